@@ -208,6 +208,38 @@ def test_a_transaction_that_still_ends_is_waited_for() -> None:
     assert answers == [NONE] and api.end() == 2
 
 
+def test_the_question_that_waited_across_the_marker_lets_the_next_transaction_in() -> None:
+    """Version 2 begins while the markers of the one before are still to be written."""
+    api = Made()
+    api.send((0, records()), version=12)
+    api.coordinator.answer()
+    answers = api.send((0, records(0, 1)), version=12)
+    api.fixture.replicas.append_end_markers([(TP, EndMarker(P, 1, 0, True, 2))])
+    api.coordinator.answer()
+    assert answers == [NONE] and api.end() == 3 and len(api.coordinator.asked) == 2
+
+
+def test_a_guard_that_is_gone_when_the_coordinator_agrees_is_made_anew() -> None:
+    """The one before wrote nothing here: its marker ends every verification."""
+    api = Made()
+    answers = api.send((0, records(0, 1)), (1, records(0, 1)), version=12)
+    api.fixture.replicas.append_end_markers([(TP, EndMarker(P, 1, 0, True, 2))])
+    api.coordinator.answer()
+    assert not answers and api.coordinator.asked[1:] == [("x", P, 1, [TP, OTHER], True)]
+    api.coordinator.answer()
+    assert answers == [NONE, NONE] and (api.end(0), api.end(1)) == (2, 1)
+
+
+def test_of_what_was_ended_meanwhile_nothing_is_let_in() -> None:
+    """Verified, then ended by a marker of the next epoch: the coordinator is not asked again."""
+    api = Made()
+    answers = api.send((0, records()), version=12)
+    api.fixture.replicas.append_end_markers([(TP, EndMarker(P, 1, 0, False, 2))])
+    api.coordinator.answer()
+    assert answers == [ErrorCode.INVALID_PRODUCER_EPOCH] and api.end() == 1
+    assert len(api.coordinator.asked) == 1
+
+
 def test_a_client_that_adds_partitions_itself_is_answered_at_once() -> None:
     """Below version 12 it tries again by itself, and does not know CONCURRENT_TRANSACTIONS here."""
     api = Made()

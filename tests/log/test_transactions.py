@@ -105,8 +105,69 @@ def test_the_next_epoch_is_verified_again() -> None:
     assert guard is not None
     refused(ErrorCode.INVALID_TXN_STATE, write(log, 0, 1))
     end(log, 1, version=2)()
+    refused(ErrorCode.INVALID_TXN_STATE, write(log, 0, 1))
+    assert write(log, 0, 1, guard=guard)() == 2
+
+
+def test_the_marker_of_the_transaction_before_leaves_the_verification_of_the_next() -> None:
+    """Version 2: it has the epoch of the next one, which began before the marker was written."""
+    log = new_log()
+    write(log, guard=begin(log, bumps=True))()
+    guard = begin(log, 0, 1, bumps=True)
+    end(log, 1, version=2)()
+    assert guard is not None and not guard.is_gone and begin(log, 0, 1, bumps=True) is guard
+    assert write(log, 0, 1, guard=guard)() == 2
+
+
+def test_a_guard_that_outlived_a_marker_lets_nothing_in_behind_its_own() -> None:
+    """Neither behind the next marker, nor behind a second one of the same epoch, which is that of
+    a producer that ended its transaction without a new epoch.
+    """
+    for epoch, code in ((2, ErrorCode.INVALID_PRODUCER_EPOCH), (1, ErrorCode.INVALID_TXN_STATE)):
+        log = new_log()
+        write(log, guard=begin(log, bumps=True))()
+        guard = begin(log, 0, 1, bumps=True)
+        end(log, 1, version=2)()
+        end(log, epoch, commit=False)()
+        assert guard is not None and guard.is_gone and not log.producers.verifications
+        refused(code, write(log, 0, 1, guard=guard))
+
+
+def test_a_late_batch_of_what_was_ended_is_not_let_in_by_the_next_ones_guard() -> None:
+    """Both epochs wait under one entry; the marker leaves it, the epoch decides."""
+    log = new_log()
+    write(log, guard=begin(log, bumps=True))()
+    guard = begin(log, 0, 1, bumps=True)
+    end(log, 1, version=2)()
+    refused(ErrorCode.INVALID_PRODUCER_EPOCH, write(log, 1, 0, guard=guard))
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "marker"), [(True, False, 1), (False, False, 1), (False, True, 0)]
+)
+def test_only_a_transaction_with_an_epoch_of_its_own_outlives_a_marker(
+    first: bool, then: bool, marker: int
+) -> None:
+    """Not where a marker's epoch may be that of what it ends: clients below version 2, one that
+    says both of an epoch, a marker of the open transaction's own epoch.
+    """
+    log = new_log()
+    write(log, guard=begin(log))()
+    begin(log, 0, 1, bumps=first)
+    guard = begin(log, 0, 1, bumps=then)
+    end(log, marker)()
+    assert guard is not None and guard.is_gone
     refused(ErrorCode.INVALID_TXN_STATE, write(log, 0, 1, guard=guard))
-    assert write(log, 0, 1, guard=begin(log, 0, 1, bumps=True))() == 2
+
+
+def test_a_newer_epoch_says_anew_whether_it_outlives_a_marker() -> None:
+    """The entry of an older client's batch, which was never written."""
+    log = new_log()
+    write(log, guard=begin(log))()
+    begin(log, 0, 1)
+    guard = begin(log, 0, 2, bumps=True)
+    end(log, 2, version=2)()
+    assert write(log, 0, 2, guard=guard)() == 2
 
 
 def test_with_verification_off_no_guard_is_needed() -> None:
@@ -223,8 +284,8 @@ def test_what_is_never_written_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> 
     log.producers.expire_verifications(NOW_MS + log.config.producer_id_expiration_ms)
     assert not log.producers.verifications
     monkeypatch.setattr("twisted_broker.log.producer_state.MOST", 2)
-    for producer in (10, 11, 12):
-        begin(log, producer=producer)
+    made = [begin(log, producer=producer) for producer in (10, 11, 12)]
+    assert [each is not None and each.is_gone for each in made] == [True, False, False]
     assert list(log.producers.verifications) == [11, 12] and verification.MOST == 10_000
     log.truncate_to(0)
     assert not log.producers.verifications

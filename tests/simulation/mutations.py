@@ -67,7 +67,7 @@ from twisted_broker.log.durability import Durability
 from twisted_broker.log.leader_epochs import LeaderEpochFileCache
 from twisted_broker.log.log import Log
 from twisted_broker.log.producer_state import ProducerStateManager
-from twisted_broker.log.verification import NOT_REQUIRED
+from twisted_broker.log.verification import NOT_REQUIRED, VerificationStateEntry
 from twisted_broker.replication.fetcher import fetcher_manager, followed_replicas
 from twisted_broker.replication.fetcher.fetcher_state import PartitionFetchState
 from twisted_broker.replication.partition.isr_state import CommittedIsr, IsrProposal, PendingShrink
@@ -510,6 +510,20 @@ def transactional_append_not_verified(plant: Planting) -> None:
     plant(producer_append, "_check_verified", lambda *arguments: None)
 
 
+def marker_ends_the_next_verification(plant: Planting) -> None:
+    """Under version 2 a transaction that began before the markers of the one before were written is
+    refused for good, and nobody asks again.
+    """
+    waiting = transactional_produce.EndOfTheOneBefore
+    real = waiting.is_worth_asking_again
+
+    async def is_worth_asking_again(self: Any, codes: Any, guards: Any) -> bool:
+        return await real(self, codes, {})
+
+    plant(waiting, "is_worth_asking_again", is_worth_asking_again)
+    plant(VerificationStateEntry, "outlives", lambda self, producer, marker_epoch: False)
+
+
 def open_transactions_are_stable(plant: Planting) -> None:
     """The last stable offset is the high watermark."""
     plant(ProducerStateManager, "first_unstable_offset", lambda self: -1)
@@ -707,6 +721,7 @@ MUTATIONS: dict[str, Callable[[Planting], None]] = {
         failed_partitions_tell_nobody,
         sequences_not_checked,
         transactional_append_not_verified,
+        marker_ends_the_next_verification,
         open_transactions_are_stable,
         open_transactions_forgotten_on_a_follower,
         pending_offsets_are_shown,

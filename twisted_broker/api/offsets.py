@@ -254,7 +254,9 @@ async def _verify(context: RequestContext, request: TxnOffsetCommitRequest, inde
         codes = await context.add_partitions_to_txn.verify_or_add(
             request.transactional_id, producer_id, producer_epoch, [partition], add
         )
-        if not add or not await end_of_the_one_before.is_worth_asking_again(codes):
+        if not add or not await end_of_the_one_before.is_worth_asking_again(
+            codes, {partition: guard} if verifies else {}
+        ):
             break
     code = codes[partition]
     if code is ErrorCode.NONE:

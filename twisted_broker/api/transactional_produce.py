@@ -12,7 +12,10 @@ wait for a transaction that still ends (TxnOffsetCommit has it too).
 3. While the coordinator still ends the transaction before (CONCURRENT_TRANSACTIONS) it is asked
    again every `add.partitions.to.txn.retry.backoff.ms`, for
    `add.partitions.to.txn.retry.backoff.max.ms`: only from version 12 on, where this broker adds the
-   partitions. The guards are made anew each time, since the end of that transaction ends them.
+   partitions. The guards are made anew each time, since the end of that transaction ends them. So
+   is it, at once, when the coordinator agrees but a guard is gone: the question waited while the
+   marker came. That is as safe as a client's second request: the epoch names the transaction.
+   Below version 12 it does not, and a late batch might join the transaction after its own.
 4. The client gets codes that it knows for a Produce: a temporary error becomes NOT_ENOUGH_REPLICAS,
    at which it sends again without looking for another leader.
 5. All of the request waits for it, as with Kafka: the partitions are appended in one go.
@@ -74,13 +77,20 @@ class EndOfTheOneBefore:
             context.config.integer("request.timeout.ms"),
         )
 
-    async def is_worth_asking_again(self, codes: Mapping[TopicPartition, ErrorCode]) -> bool:
-        """True, after a pause, while the former transaction still ends and the time for that is not
-        over.
+    async def is_worth_asking_again(
+        self, codes: Mapping[TopicPartition, ErrorCode], guards: Mapping[TopicPartition, Guard]
+    ) -> bool:
+        """While the time for that is not over: True, after a pause, if the former transaction still
+        ends; at once if its end took a guard away.
         """
         runtime = self._context.runtime
-        if _STILL_ENDS not in codes.values() or runtime.now_ms() >= self._give_up_ms:
+        if runtime.now_ms() >= self._give_up_ms:
             return False
+        if _STILL_ENDS not in codes.values():
+            return any(
+                guard is not None and guard.is_gone and codes[topic_partition] == ErrorCode.NONE
+                for topic_partition, guard in guards.items()
+            )
         pause_ms = self._context.config.integer("add.partitions.to.txn.retry.backoff.ms")
         await deferLater(runtime.clock, pause_ms / 1000)  # type: ignore[arg-type]
         return True
@@ -133,7 +143,9 @@ async def verify(
         codes = await context.add_partitions_to_txn.verify_or_add(
             transactional_id, batches.producer_id, batches.producer_epoch, list(guards), adds
         )
-        if not adds or not await end_of_the_one_before.is_worth_asking_again(codes):
+        if not adds or not await end_of_the_one_before.is_worth_asking_again(
+            codes, guards if verifies else {}
+        ):
             break
     for topic_partition, code in codes.items():
         if code == ErrorCode.NONE:

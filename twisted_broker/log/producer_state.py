@@ -166,7 +166,10 @@ class ProducerStateManager:
         elif self.writer is not None:
             self.writer.keep(entry)
         first_offset = entry.current_txn_first_offset
-        self.verifications.pop(producer_id, None)
+        verified = self.verifications.get(producer_id)
+        if verified is not None and not verified.outlives(entry, producer_epoch):
+            del self.verifications[producer_id]
+            verified.is_gone = True
         self.newest_offset = offset
         entry.move_to_epoch(producer_epoch)
         entry.coordinator_epoch, entry.last_timestamp, entry.current_txn_first_offset = (
@@ -287,11 +290,11 @@ class ProducerStateManager:
         entry = self.verifications.get(producer_id)
         if entry is None:
             if len(self.verifications) >= MOST:
-                self.verifications.popitem(last=False)
+                self.verifications.popitem(last=False)[1].is_gone = True
             entry = self.verifications[producer_id] = VerificationStateEntry(
                 wall_ms, producer_epoch, sequence, supports_epoch_bump
             )
-        entry.seen(producer_epoch, sequence)
+        entry.seen(producer_epoch, sequence, supports_epoch_bump)
         return entry
 
     def take_verifications(self, other: ProducerStateManager) -> None:
@@ -561,4 +564,6 @@ class ProducerStateManager:
         self.rebuilt = self.writer = None
         self.producers, self.ongoing, self.loaded_upto = {}, OrderedDict(), 0
         self.unreplicated, self.oldest_unreplicated = deque(), deque()
+        for verified in self.verifications.values():
+            verified.is_gone = True
         self.verifications = OrderedDict()

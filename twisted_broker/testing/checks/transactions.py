@@ -10,7 +10,10 @@ Owns `TransactionChecker`.
 3. A committed offset is of a transaction that may be committed, and never older than the last one
    of which the commit was acknowledged: as the group's coordinator says, not one that stood still
    while another took over (it answers from memory until it hears of that, in Kafka too).
-4. At the end a transaction is there as a whole, its offset with it, or not at all; as its producer
+4. What a producer of version 2 writes in its transaction is not answered INVALID_TXN_STATE, which
+   ends it for good: each of its transactions has an epoch of its own, so that of a transaction
+   which was ended meanwhile is answered by its epoch.
+5. At the end a transaction is there as a whole, its offset with it, or not at all; as its producer
    was answered, where it was.
 
 Where an unclean election took something of a partition, nothing is owed there; of
@@ -47,9 +50,13 @@ class TransactionChecker:
         self._offsets: dict[str, int] = {}
         known.delivered, known.stable_seen = self.delivered, self.stable_seen
         known.offset_floor, known.offset_seen = self.offset_floor, self.offset_seen
+        known.belongs_to_nothing = self.belongs_to_nothing
         known.coordinator_of = checker.truth.coordinator_of
 
     # as it happens
+
+    def belongs_to_nothing(self, who: str) -> None:
+        self._broken(None, f"{who} was answered INVALID_TXN_STATE in its transaction")
 
     def delivered(self, who: str, partition: TopicPartition, offset: int, value: bytes) -> None:
         found = self._known.by_value.get(value)

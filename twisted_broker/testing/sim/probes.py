@@ -40,6 +40,7 @@ from twisted_broker.log.log_directories import LogDirectories
 from twisted_broker.log.log_manager import LogManager
 from twisted_broker.log.producer_state import ProducerStateManager
 from twisted_broker.log.segments import LogSegments
+from twisted_broker.log.verification import VerificationStateEntry
 from twisted_broker.replication.fetcher.alter_log_dirs_manager import ReplicaAlterLogDirsManager
 from twisted_broker.replication.fetcher.fetcher_state import FetcherState, FetchOutcome
 from twisted_broker.replication.fetcher.followed_replicas import FollowedReplicas
@@ -374,6 +375,7 @@ class Probes:
         self._after(
             TransactionMarkerSender, "send", lambda _, sender, *more: self._markers_sent(sender)
         )
+        self._after(VerificationStateEntry, "outlives", self._marker_beside_verification)
         self._wrap(TransactionStateManager, "_load_steps", self._loading_transactions)
         self._wrap(TransactionStateManager, "_close", self._unloading_transactions)
         self._wrap(TransactionStateManager, "_resume_steps", self._resuming)
@@ -382,6 +384,9 @@ class Probes:
         self, _: None, sender: TransactionMarkerSender, entries: Iterable[Any], *rest: Any
     ) -> None:
         self._count("markers sent again", sum(not entry.pending.is_over for entry in entries))
+
+    def _marker_beside_verification(self, outlives: bool, *_: object) -> None:
+        self._count(f"verification {'outlived' if outlives else 'ended by'} a marker")
 
     def _loading_transactions(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def watched(states: TransactionStateManager, shard: Any) -> Any:

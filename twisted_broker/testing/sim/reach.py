@@ -103,6 +103,10 @@ KINDS = {
     # transactions
     "transaction committed": "as its producer was answered",
     "transaction aborted": "as its producer was answered",
+    "transaction begun at once, version 1": "with the answer to the end of the one before",
+    "transaction begun at once, version 2": "with the answer to the end of the one before",
+    "verification outlived a marker": "of the transaction before",
+    "verification ended by a marker": "before the coordinator's answer was used",
     "batch of an aborted transaction": "came late, at a leader",
     "transaction left open": "its producer went away in the middle",
     "transaction timed out": "its coordinator aborted it",

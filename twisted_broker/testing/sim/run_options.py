@@ -74,6 +74,8 @@ class Options:
     transactional: list[int] = field(default_factory=list)
     """one per transactional id: the version of transactions that its producers know"""
     transaction_timeout_ms: int = 5000
+    at_once_chance: float = 0.5
+    """of a transaction to begin with the answer to the end of the one before"""
     batch_pause_seconds: float = 0.0
     """between two batches of a transaction"""
     compacted: list[Topic] = field(default_factory=list)

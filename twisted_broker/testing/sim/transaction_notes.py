@@ -83,6 +83,8 @@ class TransactionNotes:
         """the commit of an offset was acknowledged"""
         self.keyed_acked: Callable[[Attempt], None] = lambda attempt: None
         """a batch to a compacted topic was acknowledged"""
+        self.belongs_to_nothing: Callable[[str], None] = lambda who: None
+        """a record or an offset of a producer of version 2 was answered INVALID_TXN_STATE"""
         self.counted: Callable[[str], None] = lambda kind: None
 
     def begin(self, transactional_id: str, who: str) -> Transaction:

@@ -10,6 +10,8 @@ same id, and whichever begins later fences the other.
    either.
 3. Now and then an instance goes away in the middle, or does nothing until its transaction has timed
    out and goes on as if nothing were; or a batch comes when its transaction was aborted already.
+4. Most transactions follow one another without a pause: the next one begins with the answer to the
+   EndTxn of the one before, whose markers are still to be written.
 
 `version` 1 adds each partition itself; 2 leaves that to the partition's leader, and takes a new
 epoch from each EndTxn (KIP-890). Not here: what must hold (`testing/checks/transactions.py`).
@@ -93,12 +95,14 @@ class TransactionalProducer(Client):
         self.places = list(places)
         self.compacted = {topic.name for topic in options.compacted}
         self.timeout_ms = options.transaction_timeout_ms
+        self.at_once_chance = options.at_once_chance
         self.pace_seconds, self.pause_seconds = options.pace_seconds, options.batch_pause_seconds
         self.session: tuple[int, int] | None = None
         self._sequences: dict[TopicPartition, int] = {}
         self._last: dict[TopicPartition, Attempt] = {}
         self._added: set[TopicPartition] = set()
-        self._has_begun = False
+        self._has_begun = self._ended = False
+        """a partition was added; the last transaction was ended, and its session goes on"""
         self._coordinators: dict[int, Address] = {}
         self._count = 0
 
@@ -108,6 +112,14 @@ class TransactionalProducer(Client):
             if self.session is None and not await self._begin_instance():
                 continue
             await self._transaction()
+            while self._begins_at_once():
+                self.known.counted(f"transaction begun at once, version {self.version}")
+                await self._transaction()
+
+    def _begins_at_once(self) -> bool:
+        if not self.at_once_chance or not self._ended or self.stopped:
+            return False
+        return self.random.random() < self.at_once_chance
 
     def _gap(self, random: Random) -> float:
         """Seconds: the second instance of an id takes over now and then."""
@@ -184,11 +196,16 @@ class TransactionalProducer(Client):
         if code in FENCED:
             self.known.counted("transactional producer fenced")
 
+    def _judge(self, code: ErrorCode | None) -> None:
+        """Of what it writes."""
+        if self.version > 1 and code is ErrorCode.INVALID_TXN_STATE:
+            self.known.belongs_to_nothing(self.name)
+
     # a transaction
 
     async def _transaction(self) -> None:
         made = self.known.begin(self.transactional_id, self.name)
-        self._added, self._has_begun = set(), False
+        self._added, self._has_begun, self._ended = set(), False, False
         is_sound, with_offset = True, self.random.random() < _WITH_OFFSETS
         for _ in range(self.random.randint(1, 4)):
             if not await self._write(made):
@@ -243,6 +260,7 @@ class TransactionalProducer(Client):
             self._sequences, self._last = {}, {}
         elif not is_commit:
             await self._begin_instance(goes_on=True)
+        self._ended = self.session is not None
 
     # records
 
@@ -294,6 +312,7 @@ class TransactionalProducer(Client):
             attempt.was_answered, attempt.fate = True, Fate.ACKED
             return
         self.notes.refused("transactional produce", code.name)
+        self._judge(code)
         if code in _NEW_SEQUENCES or code in FENCED or not code.retriable:
             is_unsure = attempt.sent > 1 or code in _MAYBE_THERE
             attempt.fate = Fate.UNKNOWN if is_unsure else Fate.REFUSED
@@ -421,6 +440,7 @@ class TransactionalProducer(Client):
             self.known.counted("offset in a transaction")
             return True
         self._refused("offset", code)
+        self._judge(code)
         if code in FENCED:
             self._forget()
         return False

@@ -6,8 +6,11 @@ Owns `add_transactions`.
    flipped, unclean elections) these seeds have nothing: the checks of transactions owe nothing
    after it, and other seeds have it.
 2. Where logs are cleaned no wall clock is stepped: a tombstone has its time.
-3. One in four looks at coordinators that change while markers are under way: producers of version
+3. One in eight looks at coordinators that change while markers are under way: producers of version
    1, whose transactions share an epoch, and sessions that end soon; little else goes wrong.
+4. One in eight looks at producers that begin again with the answer to the end of a transaction, in
+   one partition, over connections of which some are slow: what a transaction asks then waits
+   across the marker of the one before.
 
 Not here: what else a seed does (`testing/sim/workload.py`).
 """
@@ -70,12 +73,19 @@ def add_transactions(options: Options) -> None:
     options.damage_seconds = random.choice((4.0, 8.0))
     if options.seed % 32 < 16:
         _compacted(random, options)
+    elif seed_without_pause(options.seed):
+        _without_pause(options)
     elif not options.liveness:
         _late_markers(options)
 
 
+def seed_without_pause(seed: int) -> bool:
+    """Of the seeds that have transactions."""
+    return seed % 64 >= 48
+
+
 def _late_markers(options: Options) -> None:
-    options.transactional = [1, 1]
+    options.transactional, options.at_once_chance = [1, 1], 0.0
     options.transaction_timeout_ms = 8000
     options.seconds = max(options.seconds, 70)
     options.settings |= {
@@ -88,6 +98,16 @@ def _late_markers(options: Options) -> None:
     options.batch_pause_seconds = 0.2
     options.fault_seconds, options.burst_chance = 30.0, 0.0
     options.damages, options.damage_seconds = ["transaction coordinator dies"], 3.0
+
+
+def _without_pause(options: Options) -> None:
+    options.transactional, options.at_once_chance = [2, 2, 1, 2], 0.95
+    options.transaction_timeout_ms = 8000
+    options.seconds = min(options.seconds, 25)
+    options.topics[0].partitions = 1
+    options.conditions.delay_max = min(options.conditions.delay_max, 0.005)
+    options.conditions.slow_chance, options.conditions.slow_delay_max = 0.3, 0.03
+    options.fault_seconds, options.burst_chance = 15.0, 0.0
 
 
 def _compacted(random: Random, options: Options) -> None:

@@ -86,7 +86,8 @@ _NOT_BY_CONTROLLER = {
     82: "0, max_version: 0",
 }
 _FEATURES = {"group": 1, "share": 1, "streams": 1}
-_KAFKAS_LOWEST = {1: 4, 2: 1, 8: 2, 9: 1, 19: 2, 20: 1, 23: 2, 29: 1, 30: 1, 31: 1, 32: 1, 35: 1}
+_KAFKAS_LOWEST = {1: 4, 2: 1, 8: 2, 9: 1, 19: 2, 20: 1, 23: 2}
+_KAFKAS_LOWEST |= {27: 1, 29: 1, 30: 1, 31: 1, 32: 1, 35: 1}
 _FROM_0 = {key: (low, 0) for key, low in _KAFKAS_LOWEST.items()}
 
 

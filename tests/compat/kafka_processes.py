@@ -64,9 +64,9 @@ def java(
     return ["java", *options, "-cp", path, *arguments]
 
 
-def compiled(name: str, directory: Path) -> Path:
+def compiled(name: str, directory: Path, jars: str = JARS) -> Path:
     """The folder of the classes of `java/NAME.java`."""
-    command = ["javac", "-cp", f"{JARS}/*", "-d", str(directory), str(SOURCES / f"{name}.java")]
+    command = ["javac", "-cp", f"{jars}/*", "-d", str(directory), str(SOURCES / f"{name}.java")]
     subprocess.run(command, check=True, timeout=PATIENCE_SECONDS)
     return directory
 

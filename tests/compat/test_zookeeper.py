@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -20,7 +21,17 @@ from confluent_kafka.admin import NewTopic
 
 from tests.compare.side import Line
 from tests.compat.broker_process import BrokerProcess
-from tests.compat.kafka_processes import JARS39, require, require39, tool
+from tests.compat.kafka_processes import (
+    JARS39,
+    compiled,
+    require,
+    require39,
+    require_compiler,
+    tool,
+)
+from tests.compat.kafka_processes import (
+    java as java_command,
+)
 from tests.compat.zookeeper_cluster import (
     OURS,
     PATIENCE_SECONDS,
@@ -28,6 +39,7 @@ from tests.compat.zookeeper_cluster import (
     View,
     differences,
 )
+from tests.zookeeper.test_java_requests import CHOSEN
 
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(400)]
 TOPIC = "shared"
@@ -38,7 +50,13 @@ def java(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[JavaCluster
     require39()
     # A broker is frozen for up to four seconds, and pings come every third of its session: on a
     # busy machine 6 s ended, and with that its place in the ISR.
-    cluster = JavaCluster(tmp_path, request.param, zookeeper_session_timeout_ms="12000")
+    cluster = JavaCluster(
+        tmp_path,
+        request.param,
+        zookeeper_session_timeout_ms="12000",
+        transaction_state_log_replication_factor="1",
+        transaction_state_log_min_isr="1",
+    )
     try:
         cluster.start()
         yield cluster
@@ -136,6 +154,52 @@ def test_a_member_among_java_brokers(java: JavaCluster, ours: BrokerProcess) -> 
     java.stop(other)
     java.stop(controller)
     assert not differences([Path(ours.data), java.data(1), java.data(2)])
+
+
+def test_a_java_coordinator_ends_transactions_on_a_partition_of_ours(
+    java: JavaCluster, ours: BrokerProcess
+) -> None:
+    """At 2.6 by WriteTxnMarkers 0: committed and aborted, nothing holds the readers back."""
+    view = View(java.bootstrap[1], TOPIC)
+    view.until(lambda: view.brokers() == {1, 2}, "two Java brokers")
+    settings = {"bootstrap.servers": java.bootstrap[1], "log_level": 0, "transactional.id": "x"}
+    producer = Producer(settings | {"transaction.timeout.ms": 60_000})
+    # Before ours is there: its coordinator stays a Java broker.
+    producer.init_transactions(PATIENCE_SECONDS)
+    ours.start()
+    view.until(lambda: view.brokers() == {1, 2, OURS}, "our broker is a member")
+    topic = NewTopic(TOPIC, 1, replica_assignment=[[OURS, 1]])
+    view.admin.create_topics([topic])[TOPIC].result(PATIENCE_SECONDS)
+    view.until(lambda: view.partitions() == [(OURS, [1, OURS])], "we lead it")
+    for number, end in enumerate((producer.commit_transaction, producer.abort_transaction) * 2):
+        producer.begin_transaction()
+        producer.produce(TOPIC, b"%d" % number, partition=0)
+        assert producer.flush(PATIENCE_SECONDS) == 0
+        end(PATIENCE_SECONDS)
+    consumer = Consumer(
+        {
+            "bootstrap.servers": ours.bootstrap,
+            "group.id": "committed",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "log_level": 0,
+        }
+    )
+    consumer.assign([TopicPartition(TOPIC, 0, 0)])
+    found: list[bytes] = []
+    ends: list[int] = []
+
+    def is_read() -> bool:
+        message = consumer.poll(1)
+        if message is not None and message.error() is None:
+            found.append(message.value())
+        elif message is not None:
+            ends.append(message.offset())
+        return bool(ends) and ends[-1] == 8
+
+    view.until(is_read, "all is stable")
+    consumer.close()
+    assert found == [b"0", b"2"]
 
 
 @pytest.mark.parametrize("java", ["2.6"], indirect=True)
@@ -577,3 +641,19 @@ def test_ten_rounds_of_kills(java: JavaCluster, ours: BrokerProcess) -> None:
     java.stop(2)
     java.stop(1)
     assert not differences([Path(ours.data), java.data(1), java.data(2)])
+
+
+def test_kafkas_classes_choose_the_versions_of_our_table(tmp_path: Path) -> None:
+    """`MetadataVersion` of 3.9, at each protocol from 2.6 on."""
+    require39()
+    require_compiler()
+    classes = compiled("RequestVersions", tmp_path, JARS39)
+    done = subprocess.run(
+        java_command("RequestVersions", *CHOSEN, classes=classes, jars=JARS39),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=True,
+    )
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert {row[0]: tuple(map(int, row[1:])) for row in rows} == CHOSEN

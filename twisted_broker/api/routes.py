@@ -136,7 +136,7 @@ ROUTES: tuple[Route, ...] = (
     Route(24, "AddPartitionsToTxn", "transactions", "transactions", broker="0-5"),
     Route(25, "AddOffsetsToTxn", "transactions", "transactions", broker="0-4"),
     Route(26, "EndTxn", "transactions", "transactions", broker="0-5"),
-    Route(27, "WriteTxnMarkers", "transactions", "write_txn_markers", broker="1-2"),
+    Route(27, "WriteTxnMarkers", "transactions", "write_txn_markers", broker="0-2"),
     Route(28, "TxnOffsetCommit", "transactions", "offsets", broker="0-5"),
     Route(29, "DescribeAcls", "acls", "*acls", broker="0-3", controller="0-3"),
     Route(30, "CreateAcls", "acls", "acls", broker="0-3", controller="0-3", forward=True),

@@ -98,42 +98,42 @@ class EndTxnResponse(Response, api_key=26, versions="0-5", flexible="3+"):
 
 
 class WritableTxnMarkerTopic(Struct):
-    name: str = string("1+")
-    partition_indexes: list[int] = array(int32, "1+")
+    name: str = string("0+")
+    partition_indexes: list[int] = array(int32, "0+")
 
 
 class WritableTxnMarker(Struct):
-    producer_id: int = int64("1+")
-    producer_epoch: int = int16("1+")
-    transaction_result: bool = boolean("1+")  # True: commit
-    topics: list[WritableTxnMarkerTopic] = array(WritableTxnMarkerTopic, "1+")
-    coordinator_epoch: int = int32("1+")
+    producer_id: int = int64("0+")
+    producer_epoch: int = int16("0+")
+    transaction_result: bool = boolean("0+")  # True: commit
+    topics: list[WritableTxnMarkerTopic] = array(WritableTxnMarkerTopic, "0+")
+    coordinator_epoch: int = int32("0+")
     transaction_version: int = int8("2+", ignorable=True)
 
 
-class WriteTxnMarkersRequest(Request, api_key=27, versions="1-2", flexible="1+"):
-    markers: list[WritableTxnMarker] = array(WritableTxnMarker, "1+")
+class WriteTxnMarkersRequest(Request, api_key=27, versions="0-2", flexible="1+"):
+    markers: list[WritableTxnMarker] = array(WritableTxnMarker, "0+")
 
 
 class WritableTxnMarkerPartitionResult(Struct):
-    partition_index: int = int32("1+")
-    error_code: int = int16("1+")
+    partition_index: int = int32("0+")
+    error_code: int = int16("0+")
 
 
 class WritableTxnMarkerTopicResult(Struct):
-    name: str = string("1+")
+    name: str = string("0+")
     partitions: list[WritableTxnMarkerPartitionResult] = array(
-        WritableTxnMarkerPartitionResult, "1+"
+        WritableTxnMarkerPartitionResult, "0+"
     )
 
 
 class WritableTxnMarkerResult(Struct):
-    producer_id: int = int64("1+")
-    topics: list[WritableTxnMarkerTopicResult] = array(WritableTxnMarkerTopicResult, "1+")
+    producer_id: int = int64("0+")
+    topics: list[WritableTxnMarkerTopicResult] = array(WritableTxnMarkerTopicResult, "0+")
 
 
-class WriteTxnMarkersResponse(Response, api_key=27, versions="1-2", flexible="1+"):
-    markers: list[WritableTxnMarkerResult] = array(WritableTxnMarkerResult, "1+")
+class WriteTxnMarkersResponse(Response, api_key=27, versions="0-2", flexible="1+"):
+    markers: list[WritableTxnMarkerResult] = array(WritableTxnMarkerResult, "0+")
 
 
 class TxnOffsetCommitRequestPartition(Struct):

@@ -48,10 +48,10 @@ def paths(text: str) -> set[str]:
 
 
 def test_who_names_the_real_world(graph: grimp.ImportGraph) -> None:
-    """Section 1: ring 2 is the table's row, and no other module of a running broker imports what
+    """Section 3: ring 2 is the table's row, and no other module of a running broker imports what
     reaches the world.
     """
-    (ring_2,) = [cells for cells in rows("## 1. Three rings") if cells[0].startswith("2 ")]
+    (ring_2,) = [cells for cells in rows("## 3. Three rings") if cells[0].startswith("2 ")]
     known = paths(ring_2[2])
     found = {
         module.removeprefix(f"{PACKAGE}.")

@@ -1,4 +1,4 @@
-"""The rings of docs/ARCHITECTURE.md 1 are held by `make lint`, not asserted: what must not be
+"""The rings of docs/ARCHITECTURE.md 3 are held by `make lint`, not asserted: what must not be
 imported turns it red, and no module of ring 0 is missing in the contract.
 """
 

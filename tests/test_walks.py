@@ -90,26 +90,26 @@ def named(section: str) -> list[Call]:
 
 
 def test_a_records_way_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Section 2: every call and every file from the connection to the write, in order."""
+    """Section 1: every call and every file from the connection to the write, in order."""
     broker = MemoryBroker().start()
     create(broker, "t")
     produce(broker, "t", b"first")  # readers are compiled, the log is open
     calls = walk(monkeypatch, MemoryFile, "write_at", lambda: produce(broker, "t", b"second"))
-    assert calls == named("2. ")
+    assert calls == named("1. ")
     text = (ROOT / "docs/ARCHITECTURE.md").read_text()
     files = {file for file, _ in calls}
-    assert f"## 2. A record's way in: {len(calls)} calls in {len(files)} files" in text
+    assert f"## 1. A record's way in: {len(calls)} calls in {len(files)} files" in text
     broker.stop()
 
 
 def test_a_records_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Section 3: every call and every file from the connection to the slice of a file, in order."""
+    """Section 2: every call and every file from the connection to the slice of a file, in order."""
     broker = MemoryBroker().start()
     create(broker, "t")
     produce(broker, "t", b"first")
     assert fetch(broker, "t") == [b"first"]
     calls = walk(monkeypatch, FileSlice, "__init__", lambda: fetch(broker, "t"))
-    assert calls == named("3. ")
+    assert calls == named("2. ")
     broker.stop()
 
 

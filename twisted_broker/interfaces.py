@@ -12,7 +12,7 @@ reactor and in a deterministic simulation.
    order of submission.
 4. All randomness is one seeded generator (`random.Random` in production and in simulation).
 
-Source: docs/ARCHITECTURE.md 1; Twisted's `IReactorTime`.
+Source: docs/ARCHITECTURE.md 3; Twisted's `IReactorTime`.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Numbers in text, as Java's `Integer.parseInt`, `Long.parseLong` and `Double.parseDouble` read
-them. Ring 0 (pure: docs/ARCHITECTURE.md 1).
+them. Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns the one place where text of a client, a setting or one of Kafka's files becomes a number.
 

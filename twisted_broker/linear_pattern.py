@@ -1,5 +1,5 @@
 r"""Regular expressions that somebody else sends, matched in time linear in the text.
-Ring 0 (pure: docs/ARCHITECTURE.md 1).
+Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns `LinearPattern`: a parser, an automaton, and the walk over one text.
 

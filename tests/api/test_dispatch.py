@@ -391,7 +391,7 @@ def test_records_of_an_answer_reach_the_client(size: int) -> None:
 
 @pytest.mark.parametrize("bad", [0, 1, 2])
 def test_an_answer_that_cannot_be_written_gives_its_records_back(bad: int) -> None:
-    """docs/ARCHITECTURE 3: a slice holds its file open: each is released, whichever part of the
+    """docs/ARCHITECTURE 2: a slice holds its file open: each is released, whichever part of the
     answer cannot be written.
     """
 

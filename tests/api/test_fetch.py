@@ -563,7 +563,7 @@ def test_an_empty_request():
 
 @pytest.mark.parametrize("step", ["FetchContext.finish", "_partition_data"])
 def test_what_fails_on_the_way_to_an_answer_gives_its_records_back(step, monkeypatch):
-    """docs/ARCHITECTURE 3: a slice holds its file open until it is released, also when no answer
+    """docs/ARCHITECTURE 2: a slice holds its file open until it is released, also when no answer
     comes of it.
     """
     api = made()

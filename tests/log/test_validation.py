@@ -457,7 +457,7 @@ def test_what_is_walked_is_bounded(codec: int) -> None:
 
 @pytest.mark.parametrize("codec", range(1, 5))
 def test_honest_batches_are_not_inflated(codec: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ARCHITECTURE 2: record bytes stay bytes where the count is plausible."""
+    """ARCHITECTURE 1: record bytes stay bytes where the count is plausible."""
     monkeypatch.setattr(records_count, "decompress", lambda *_: pytest.fail("it was inflated"))
     data = batch(*[b"value %d" % number for number in range(50)], codec=codec)
     assert new_log().append_as_leader(data, 0, NOW_MS).last_offset == 49

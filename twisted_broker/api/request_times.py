@@ -1,5 +1,5 @@
 """The parts of a request's time, for a sample of the requests of one API on one listener. Ring 0
-(pure: docs/ARCHITECTURE.md 1).
+(pure: docs/ARCHITECTURE.md 3).
 
 Owns `RequestTimes`, `ApiTimes`, and the moments of a request that is timed (`Timing`).
 

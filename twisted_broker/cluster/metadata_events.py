@@ -1,5 +1,5 @@
 """What a change of the metadata means to an operator: (kind, parts) of lines for the log.
-Ring 0 (pure: docs/ARCHITECTURE.md 1).
+Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 1. One line for each topic, broker and resource that changed; elections and reassignments of several
    partitions in one change are one line.

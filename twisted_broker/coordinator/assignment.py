@@ -1,5 +1,5 @@
 """The assignment of a generation: from the leader's SyncGroup over its record to every member.
-Ring 0 (pure: docs/ARCHITECTURE.md 1).
+Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns `Assignment`.
 

@@ -1,5 +1,5 @@
 """A dictionary that never grows, shrinks or is copied in one long step.
-Ring 0 (pure: docs/ARCHITECTURE.md 1).
+Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns `BucketDict`, for what may be a million: a plain dict of them takes a tenth of a second to
 grow, and 30 ms to copy its keys.

@@ -1,5 +1,5 @@
 """A classic group's state: members, protocols, generation, and the table of its states.
-Ring 0 (pure: docs/ARCHITECTURE.md 1).
+Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns `ClassicGroup`, `ClassicGroupMember`, `ClassicGroupState`: what is true of a group, and which
 state may follow which. `membership.py`, `rebalance.py`, `assignment.py` and `static_members.py`

@@ -1,4 +1,4 @@
-"""The timers of one shard's groups. Ring 0 (pure: docs/ARCHITECTURE.md 1).
+"""The timers of one shard's groups. Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns `CoordinatorTimer`.
 

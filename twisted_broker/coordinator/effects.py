@@ -1,5 +1,5 @@
 """What the decisions on groups want done: requests answered, timers set, records written.
-Ring 0 (pure: docs/ARCHITECTURE.md 1).
+Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns `GroupEffects`, the queue of one shard, and the effects in it.
 

@@ -1,5 +1,5 @@
 """One empty dict for all who hold nothing: each of a million idle groups would have ten of its own.
-Ring 0 (pure: docs/ARCHITECTURE.md 1).
+Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns `EMPTY_DICT`. Reading, `pop` with a default and `clear` work as with any dict.
 

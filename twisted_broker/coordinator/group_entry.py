@@ -1,5 +1,5 @@
 """What a shard holds under a group id: the group and its offsets.
-Ring 0 (pure: docs/ARCHITECTURE.md 1).
+Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns `GroupEntry`.
 

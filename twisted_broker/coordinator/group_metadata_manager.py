@@ -1,5 +1,5 @@
 """The decisions on the classic groups of one shard, put together.
-Ring 0 (pure: docs/ARCHITECTURE.md 1).
+Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns `GroupMetadataManager`: the parts that decide, and what happens to a group without a
 request: timers, the end of a write, loading and unloading.

@@ -1,5 +1,5 @@
 """A group's committed offsets: what a reader sees, what is in flight, what has expired.
-Ring 0 (pure: docs/ARCHITECTURE.md 1).
+Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns `GroupOffsets` and the rule of expiry.
 

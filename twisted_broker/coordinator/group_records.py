@@ -1,5 +1,5 @@
 """Records of `__consumer_offsets`: bytes <-> offsets and groups.
-Ring 0 (pure: docs/ARCHITECTURE.md 1).
+Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns the versions that are written, and the types that records become when they are read.
 

@@ -1,4 +1,4 @@
-"""The requests to a classic group, and its answers. Ring 0 (pure: docs/ARCHITECTURE.md 1).
+"""The requests to a classic group, and its answers. Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns the requests and answers of JoinGroup, SyncGroup and LeaveGroup without their versions.
 

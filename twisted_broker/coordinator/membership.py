@@ -1,5 +1,5 @@
 """Who is a member of a classic group: join, heartbeat, leave, the end of a session.
-Ring 0 (pure: docs/ARCHITECTURE.md 1).
+Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns `Membership`.
 

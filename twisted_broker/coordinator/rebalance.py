@@ -1,5 +1,5 @@
 """A classic group's rebalance: gather the members' joins, start a generation, hand out its
-assignment. Ring 0 (pure: docs/ARCHITECTURE.md 1).
+assignment. Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns `Rebalance`: when a rebalance begins, how long it waits for members, when it ends, and how a
 member leaves the group in it.

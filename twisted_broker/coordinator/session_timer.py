@@ -1,5 +1,5 @@
 """A session's timer that counts only silence which this process could have heard.
-Ring 0 (pure: docs/ARCHITECTURE.md 1).
+Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns `SessionTimer`, an `IDelayedCall`.
 

@@ -1,5 +1,5 @@
 """A static member that comes back: the same instance id under a new member id.
-Ring 0 (pure: docs/ARCHITECTURE.md 1).
+Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns `StaticMembers`: the replacement in memory, its record, and the way back when that fails.
 

@@ -1,5 +1,5 @@
 """Topic names out of a consumer's subscription (what JoinGroup's metadata holds in a group of type
-"consumer"). Ring 0 (pure: docs/ARCHITECTURE.md 1).
+"consumer"). Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns `topics_count`, `subscribed_topics` and `MalformedSubscription`.
 

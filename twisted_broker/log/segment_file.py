@@ -9,7 +9,7 @@ to be sent later, and whether sending them would wait for a disk).
    generation.
 3. A file that is removed or closed while referenced stays readable until the last reference goes.
 
-Source: docs/ARCHITECTURE.md 3 (slices), a bounded LRU of open files. Not here: how a slice is sent
+Source: docs/ARCHITECTURE.md 2 (slices), a bounded LRU of open files. Not here: how a slice is sent
 (`net`).
 """
 

@@ -5,7 +5,7 @@ controllers'.
    of the other side was accepted.
 2. One connector serves all connections to listeners of one name, and follows changed settings.
 
-Source: docs/ARCHITECTURE.md 1; Kafka's `ChannelBuilders.clientChannelBuilder`. Not here: which
+Source: docs/ARCHITECTURE.md 3; Kafka's `ChannelBuilders.clientChannelBuilder`. Not here: which
 connector a broker has (`net/listener_security.py`), requests (`net/client.py`).
 """
 

@@ -12,7 +12,7 @@ Owns what was answered and is not yet with the transport.
    time: a slow disk holds up those who read from it, not the reactor. One load at a time.
 6. A slice that is gone or too short ends the connection: its length has been sent already.
 
-Source: docs/ARCHITECTURE.md 3 (slices). Not here: how bytes reach the socket
+Source: docs/ARCHITECTURE.md 2 (slices). Not here: how bytes reach the socket
 (`INetwork.send_slice`).
 """
 

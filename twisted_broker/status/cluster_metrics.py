@@ -1,5 +1,5 @@
 """Metrics of the controller, of the metadata log, and of the broker's life.
-Ring 0 (pure: docs/ARCHITECTURE.md 1).
+Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns Kafka's `KafkaController`, `ControllerStats`, `raft-metrics`, `raft-channel-metrics` and
 `KafkaServer` gauges.

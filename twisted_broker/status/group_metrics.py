@@ -1,5 +1,5 @@
 """Metrics of the consumer groups that this broker coordinates: states, offsets, lag.
-Ring 0 (pure: docs/ARCHITECTURE.md 1).
+Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns Kafka's `GroupMetadataManager` gauges, and kafka_exporter's series of groups.
 

@@ -1,5 +1,5 @@
 """The names of a metric in Prometheus, derived from the name of Kafka's MBean.
-Ring 0 (pure: docs/ARCHITECTURE.md 1).
+Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns the rules by which exporters of Kafka's MBeans name them.
 

@@ -1,4 +1,4 @@
-"""Rates between two scrapes. Ring 0 (pure: docs/ARCHITECTURE.md 1).
+"""Rates between two scrapes. Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns `Rates`: what was counted at the scrape before.
 

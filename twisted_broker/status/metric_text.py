@@ -1,4 +1,4 @@
-"""Prometheus' text format, made in pieces. Ring 0 (pure: docs/ARCHITECTURE.md 1).
+"""Prometheus' text format, made in pieces. Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns `Exposition`: what one scrape has gathered so far.
 

@@ -1,4 +1,4 @@
-"""The metrics of a broker, for Prometheus. Ring 0 (pure: docs/ARCHITECTURE.md 1).
+"""The metrics of a broker, for Prometheus. Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns the order of a scrape: it reads the broker's counters, in pieces of about a millisecond.
 

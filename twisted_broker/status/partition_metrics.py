@@ -1,4 +1,4 @@
-"""Metrics of each partition here, and of all together. Ring 0 (pure: docs/ARCHITECTURE.md 1).
+"""Metrics of each partition here, and of all together. Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns one walk over the partitions, `PARTITIONS_PER_PIECE` at a time: Kafka's `Partition`, `Log` and
 `ReplicaManager` gauges, and what kafka_exporter says of topics.

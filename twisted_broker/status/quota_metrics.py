@@ -1,5 +1,5 @@
 """The metrics of quotas: what clients use, and how long they wait; what throttled replicas use.
-Ring 0 (pure: docs/ARCHITECTURE.md 1).
+Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 1. A client has a series while the quota's kind is measured, so only while there are quotas of it;
    of many clients the `MOST_CLIENTS` that were seen last.

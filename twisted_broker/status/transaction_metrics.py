@@ -1,5 +1,5 @@
 """Metrics of transactions: what this broker's coordinator loads and sends, and what its partitions
-ask coordinators. Ring 0 (pure: docs/ARCHITECTURE.md 1).
+ask coordinators. Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns Kafka's MBeans `TransactionMarkerChannelManager`, `transaction-coordinator-metrics` and
 `AddPartitionsToTxnManager`.

@@ -1,5 +1,5 @@
 """Records of `__transaction_state`: bytes <-> transactional ids.
-Ring 0 (pure: docs/ARCHITECTURE.md 1).
+Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns the versions that are written, and what records become when they are read.
 

@@ -1,4 +1,4 @@
-"""One transactional id and the state of its transaction. Ring 0 (pure: docs/ARCHITECTURE.md 1).
+"""One transactional id and the state of its transaction. Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns `TransactionMetadata`, its states, and the steps from one state to the next.
 

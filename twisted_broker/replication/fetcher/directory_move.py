@@ -1,5 +1,5 @@
 """What is known of a move of a replica between two of this broker's directories.
-Ring 0 (pure: docs/ARCHITECTURE.md 1).
+Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns `Move` and `Assignment`. Source: KIP-113, KIP-858. Not here: how a move goes on
 (`alter_log_dirs_manager`).

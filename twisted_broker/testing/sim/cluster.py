@@ -2,7 +2,7 @@
 
 Owns `SimCluster`: the world and the machines in it, and their settings.
 
-Source: docs/ARCHITECTURE.md 1 (four ports), the simulations of FoundationDB and TigerBeetle. Not
+Source: docs/ARCHITECTURE.md 3 (four ports), the simulations of FoundationDB and TigerBeetle. Not
 here: which faults when (`testing/sim/fault_schedule.py`), what must hold
 (`testing/checks/cluster.py`).
 """

@@ -8,7 +8,7 @@ Owns `SimNode`; `Refusal`, why a process ended by itself, or did not start.
    failed, the log cannot be followed) is a dead process.
 2. Nothing of a process happens after its death; the next one on the machine knows only the disk.
 
-Source: docs/ARCHITECTURE.md 1 (four ports). Not here: which faults when
+Source: docs/ARCHITECTURE.md 3 (four ports). Not here: which faults when
 (`testing/sim/fault_schedule.py`), the machines together (`testing/sim/cluster.py`).
 """
 

@@ -82,6 +82,7 @@ if TYPE_CHECKING:
     from twisted_broker.cluster.metadata_check import Applied
     from twisted_broker.cluster.metadata_copy import MetadataCopy
     from twisted_broker.cluster.observer import MetadataObserver
+    from twisted_broker.cluster.stale_roles import StaleRoles
     from twisted_broker.coordinator.add_partitions_to_txn_manager import (
         AddPartitionsToTxnManager,
     )
@@ -134,6 +135,7 @@ class BrokerComponents:
     groups: GroupCoordinator
     transactions: TransactionCoordinator
     add_partitions_to_txn: AddPartitionsToTxnManager
+    stale_roles: StaleRoles | None
     copy: MetadataCopy | None
 
 
@@ -684,6 +686,7 @@ class Broker:
         from twisted_broker.cluster.features import BROKER_FEATURES
         from twisted_broker.cluster.forwarding_manager import ForwardingManager
         from twisted_broker.cluster.observer import MetadataObserver
+        from twisted_broker.cluster.stale_roles import StaleRoles
         from twisted_broker.replication.fetcher.fetcher_manager import ReplicaFetcherManager
         from twisted_broker.replication.replica_manager import ReplicaManager
 
@@ -750,8 +753,14 @@ class Broker:
         assert fetchers is not None
         config.subscribe(fetchers.settings_changed)
         forwarding = ForwardingManager(runtime, config.node_id, channel("forwarding"), lifecycle)
+        stale_roles = StaleRoles(
+            runtime.clock,
+            observer,
+            config.integer("broker.session.timeout.ms"),
+            lambda: not self._deltas,
+        )
         groups, transactions, add_partitions_to_txn = self._make_coordinators(
-            replica_manager, observer, forwarding
+            replica_manager, observer, forwarding, stale_roles.may_be
         )
         self.role = BrokerComponents(
             observer,
@@ -764,6 +773,7 @@ class Broker:
             groups,
             transactions,
             add_partitions_to_txn,
+            stale_roles,
             copy,
         )
         self.parts = self._make_parts(BROKER_FEATURES)
@@ -860,7 +870,11 @@ class Broker:
         )
 
     def _make_coordinators(
-        self, replica_manager: ReplicaManager, image_source: Any, forwarding: Any
+        self,
+        replica_manager: ReplicaManager,
+        image_source: Any,
+        forwarding: Any,
+        has_stale_roles: Callable[[], bool] = bool,
     ) -> tuple[GroupCoordinator, TransactionCoordinator, AddPartitionsToTxnManager]:
         """The coordinators of groups and of transactions, and the manager that asks the latter
         about partitions. `image_source` and `forwarding`: the metadata log's, or a ZooKeeper
@@ -877,7 +891,13 @@ class Broker:
 
         runtime, config = self.runtime, self.config
         groups = build_group_coordinator(
-            runtime, config, replica_manager, image_source, forwarding.create_topics, self._turns
+            runtime,
+            config,
+            replica_manager,
+            image_source,
+            forwarding.create_topics,
+            self._turns,
+            has_stale_roles,
         )
         config.subscribe(lambda live: groups.update_settings(coordinator_settings(live)))
         transactions = build_transaction_coordinator(
@@ -890,6 +910,7 @@ class Broker:
             self.plan.inter_broker,
             self._connect_for_markers,
             self._turns,
+            has_stale_roles,
         )
         add_partitions_to_txn = AddPartitionsToTxnManager(
             config.node_id,
@@ -998,6 +1019,8 @@ class Broker:
             await self._turns.next_turn()
         lifecycle.ready_to_unfence()
         await lifecycle.unfenced
+        assert role.stale_roles is not None
+        role.stale_roles.start()
         role.groups.start()
         role.transactions.start()
         self._open.start_accepting()
@@ -1120,6 +1143,8 @@ class Broker:
         self.role.transactions.stop()
         self.role.add_partitions_to_txn.close()
         self.role.groups.stop()
+        if self.role.stale_roles is not None:
+            self.role.stale_roles.stop()
         self.role.replica_manager.shutdown()
 
     async def _stop_membership(self) -> None:

@@ -239,6 +239,7 @@ class ZooKeeperBroker(Broker):
             groups,
             transactions,
             add_partitions_to_txn,
+            None,
             nothing,
         )
 

@@ -158,6 +158,7 @@ class CoordinatorContext:
     """Time, chance, storage, settings and long work, shared by all shards of one coordinator.
 
     `settings` is replaced when they change: it is read at the moment of each decision.
+    `has_stale_roles`: whether others may lead what this broker led (`cluster/stale_roles.py`).
     """
 
     clock: IClock
@@ -166,6 +167,7 @@ class CoordinatorContext:
     store: IOffsetsStore
     settings: CoordinatorSettings
     turns: Turns
+    has_stale_roles: Callable[[], bool] = bool
     lines: EventLines = field(init=False)
 
     def __post_init__(self) -> None:

@@ -12,6 +12,7 @@ reading and appending (`offsets_store.py`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from twisted_broker.config import BrokerConfig
@@ -70,6 +71,7 @@ def build_group_coordinator(
     image_source: Any,
     create_topics: CreateTopics,
     turns: Turns,
+    has_stale_roles: Callable[[], bool] = bool,
 ) -> GroupCoordinator:
     """A coordinator on these replicas, which follows what they lead from now on. `image_source`
     is a MetadataObserver (`image`, `subscribe`); `start` and `stop` of the result are the
@@ -77,7 +79,13 @@ def build_group_coordinator(
     """
     store = ReplicaOffsetsStore(replicas, image_source, config)
     context = CoordinatorContext(
-        runtime.clock, runtime.wall_ms, runtime.random, store, coordinator_settings(config), turns
+        runtime.clock,
+        runtime.wall_ms,
+        runtime.random,
+        store,
+        coordinator_settings(config),
+        turns,
+        has_stale_roles,
     )
     coordinator = GroupCoordinator(
         context, OffsetsTopic(image_source, config, create_topics, runtime.clock)

@@ -3,7 +3,8 @@
 Owns `CoordinatorRuntime`: which shard serves a group, the loads in progress, the limit on groups.
 
 1. A group is served by the shard that its id hashes to, while this broker leads that partition:
-   else NOT_COORDINATOR; while the partition is read COORDINATOR_LOAD_IN_PROGRESS.
+   else NOT_COORDINATOR, also while that is in doubt after a stop of the process; while the
+   partition is read COORDINATOR_LOAD_IN_PROGRESS.
 2. Partitions are read side by side, in steps; a large one is unloaded in steps, too. An empty
    partition is served at once. Members' sessions start in steps when their partition is served:
    while it was read no heartbeat could have kept one alive.
@@ -153,7 +154,7 @@ class CoordinatorRuntime:
         if (not group_id and not empty_allowed) or not fits_record(group_id):
             raise BrokerError(ErrorCode.INVALID_GROUP_ID)
         shard = self.shards.get(partition_for(group_id, self._context.store.partitions_count()))
-        if shard is None:
+        if shard is None or self._context.has_stale_roles():
             raise BrokerError(ErrorCode.NOT_COORDINATOR)
         if shard.state is CoordinatorState.LOADING:
             raise BrokerError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)

@@ -51,7 +51,8 @@ def transaction_settings(config: BrokerConfig) -> TransactionSettings:
 @dataclass(slots=True)
 class TransactionContext:
     """Time, storage, settings and long work. `transaction_version`: the cluster's, now;
-    `next_producer_id` gives an id that nobody has, and raises BrokerError.
+    `next_producer_id` gives an id that nobody has, and raises BrokerError; `has_stale_roles`:
+    whether others may lead what this broker led (`cluster/stale_roles.py`).
     """
 
     clock: IClock
@@ -61,3 +62,4 @@ class TransactionContext:
     turns: Turns
     transaction_version: Callable[[], int]
     next_producer_id: Callable[[], Awaitable[int]]
+    has_stale_roles: Callable[[], bool] = bool

@@ -102,6 +102,7 @@ def build_transaction_coordinator(
     listener: str,
     connect: Connect,
     turns: Turns,
+    has_stale_roles: Callable[[], bool] = bool,
 ) -> TransactionCoordinator:
     """A coordinator on these replicas, which follows what they lead from now on. `image_source`
     is a MetadataObserver (`image`, `subscribe`), `listener` the name of the listener between
@@ -115,6 +116,7 @@ def build_transaction_coordinator(
         turns,
         lambda: transaction_version(image_source.image),
         next_producer_id,
+        has_stale_roles,
     )
     coordinator = TransactionCoordinator(
         context,

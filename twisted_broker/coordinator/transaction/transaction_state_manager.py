@@ -4,8 +4,9 @@ unload. Ring 1.
 Owns `TransactionStateManager` and `TransactionShard`, one partition's transactional ids.
 
 1. An id is served by the shard it hashes to, while this broker leads that partition: else
-   NOT_COORDINATOR; while the partition is read COORDINATOR_LOAD_IN_PROGRESS. The shard's leader
-   epoch is the coordinator's epoch of its markers.
+   NOT_COORDINATOR, also while that is in doubt after a stop of the process; while the partition is
+   read COORDINATOR_LOAD_IN_PROGRESS. The shard's leader epoch is the coordinator's epoch of its
+   markers.
 2. What was read is committed before it is served, in steps; then what was prepared is resumed.
 3. A step of an id is taken over when its record is on all in-sync replicas, never before. A refusal
    withdraws it. An append that timed out is in the log all the same: the client gets
@@ -314,7 +315,7 @@ class TransactionStateManager:
         shard = self.shards.get(
             partition_for(transactional_id, self._context.store.partitions_count())
         )
-        if shard is None:
+        if shard is None or self._context.has_stale_roles():
             raise BrokerError(ErrorCode.NOT_COORDINATOR)
         if shard.state is CoordinatorState.LOADING:
             raise BrokerError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)

@@ -19,6 +19,7 @@ from twisted_broker.cluster import metadata_log
 from twisted_broker.cluster.metadata_copy import MetadataCopy
 from twisted_broker.cluster.metadata_log import MetadataLog
 from twisted_broker.cluster.metadata_store import MetadataStore
+from twisted_broker.cluster.stale_roles import StaleRoles
 from twisted_broker.coordinator.coordinator_runtime import CoordinatorRuntime
 from twisted_broker.coordinator.membership import Membership
 from twisted_broker.coordinator.offsets_topic import CoordinatorTopic
@@ -345,6 +346,7 @@ class Probes:
         self._after(CoordinatorTopic, "_refused", lambda *_: self._count("offsets topic refused"))
         self._wrap(CoordinatorRuntime, "_load_steps", self._loading)
         self._wrap(CoordinatorRuntime, "unload", self._unloading)
+        self._after(StaleRoles, "may_be", lambda stale, *_: self._count("stale roles", int(stale)))
 
     def _loading(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def watched(runtime: CoordinatorRuntime, shard: Any) -> Any:

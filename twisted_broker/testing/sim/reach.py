@@ -91,6 +91,7 @@ KINDS = {
     # the disk under the reactor
     "reactor waits for a read": "of what was in memory no longer",
     "reactor waits for a write": "while too much was not on the disk yet",
+    "stale roles": "a process stood still for long: others may have what it coordinates",
     "session expired in a wait": "the controller fenced the broker meanwhile",
     # groups
     "group rebalance": "a generation of members began",

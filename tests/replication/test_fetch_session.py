@@ -246,3 +246,29 @@ def test_size_and_followers():
 def test_no_slots():
     """max.incremental.fetch.session.cache.slots = 0: nobody gets a session."""
     assert opened(cache(0), A, privileged=True) == 0
+
+
+def test_a_topic_keeps_its_name_when_its_id_is_sent_again_after_its_deletion():
+    """Kafka's `updateRequestParams` leaves the name alone: the answer is about the topic that was
+    (UNKNOWN_TOPIC_OR_PARTITION; made anew, INCONSISTENT_TOPIC_ID), not about an unknown id.
+    """
+    sessions = cache()
+    request = at(0, A)
+    request.topic_id = b"a" * 16
+    first = new_context(sessions, 0, 0, True, False, [request], (), 0)
+    session_id = first.finish(read(first))[1]
+    again = at(7, TopicPartition("", 0))
+    again.topic_id = b"a" * 16
+    context = new_context(sessions, session_id, 1, True, False, [again], (), 0)
+    (asked,) = context.requests
+    assert (asked.topic_partition, asked.fetch_offset) == (A, 7)
+
+
+def test_a_name_that_becomes_known_is_taken():
+    sessions = cache()
+    unknown, known = at(0, TopicPartition("", 0)), at(3, A)
+    unknown.topic_id = known.topic_id = b"a" * 16
+    first = new_context(sessions, 0, 0, True, False, [unknown], (), 0)
+    session_id = first.finish(read(first))[1]
+    (asked,) = new_context(sessions, session_id, 1, True, False, [known], (), 0).requests
+    assert (asked.topic_partition, asked.fetch_offset) == (A, 3)

@@ -74,7 +74,11 @@ class CachedPartition:
     def update_request(self, request: FetchPartitionRequest) -> None:
         """Under another leader epoch the client may have dropped the last answer with its
         watermarks: they are shown again.
+
+        The name stays that its id had: a topic that is deleted meanwhile has none any more.
         """
+        if not request.topic_partition.topic:
+            request.topic_partition = self.request.topic_partition
         if request.current_leader_epoch != self.request.current_leader_epoch:
             self.high_watermark = self.log_start_offset = -1
         self.request = request

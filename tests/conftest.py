@@ -35,6 +35,12 @@ MORE = (
     "faults",
     "hostile",
     "mutants",
+    "pipeline/jobs/test_archive_heap.py",
+    "pipeline/jobs/test_archive_killed.py",
+    "pipeline/jobs/test_file_sizing.py",
+    "pipeline/jobs/test_maintain.py",
+    "pipeline/sources/test_directories.py",
+    "pipeline/test_standalone.py",
 )
 """Of `make test-more`: what takes long, and seldom fails where the rest passes."""
 

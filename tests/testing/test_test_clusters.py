@@ -263,7 +263,7 @@ def test_a_run_without_clusters_loads_nothing(tmp_path: Path) -> None:
 
 TRIAL = """
 from twisted.trial.unittest import TestCase
-from twisted_broker.testing import trial
+from twisted_broker.testing import in_sync, records, trial
 
 class Shop(TestCase):
     async def setUp(self):
@@ -277,6 +277,9 @@ class Shop(TestCase):
         group = self.cluster.group("shop")
         await group.set_offsets({("orders", 0): 0})
         self.assertEqual(await group.lag(), 1)
+        await self.cluster.wait_until((records("orders") == 1) & in_sync(), within="10s")
+        with self.assertRaisesRegex(TimeoutError, "it is 1$"):
+            await self.cluster.wait_until(records("orders") == 2, within="50ms")
 
 from twisted.internet.defer import ensureDeferred
 """

@@ -17,6 +17,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from twisted_broker.testing.async_cluster import AsyncCluster, AsyncGroup, AsyncTopic
     from twisted_broker.testing.cluster import Cluster, Group, Member, Record, Topic
+    from twisted_broker.testing.conditions import (
+        Condition,
+        group,
+        high_watermark,
+        in_sync,
+        isr,
+        leader,
+        log_end,
+        records,
+    )
     from twisted_broker.testing.template_client import ClusterError, ClusterTimeout
 
 _HOMES = {
@@ -26,10 +36,18 @@ _HOMES = {
     "Cluster": "cluster",
     "ClusterError": "template_client",
     "ClusterTimeout": "template_client",
+    "Condition": "conditions",
     "Group": "cluster",
     "Member": "cluster",
     "Record": "cluster",
     "Topic": "cluster",
+    "group": "conditions",
+    "high_watermark": "conditions",
+    "in_sync": "conditions",
+    "isr": "conditions",
+    "leader": "conditions",
+    "log_end": "conditions",
+    "records": "conditions",
 }
 __all__ = [
     "AsyncCluster",
@@ -38,10 +56,18 @@ __all__ = [
     "Cluster",
     "ClusterError",
     "ClusterTimeout",
+    "Condition",
     "Group",
     "Member",
     "Record",
     "Topic",
+    "group",
+    "high_watermark",
+    "in_sync",
+    "isr",
+    "leader",
+    "log_end",
+    "records",
 ]
 
 

@@ -21,8 +21,10 @@ from twisted_broker.testing.cluster import (
     read,
     settings_text,
     start_arguments,
+    wait_arguments,
     written,
 )
+from twisted_broker.testing.conditions import Condition
 from twisted_broker.testing.template_client import LENGTH, Connection, template
 
 
@@ -135,6 +137,10 @@ class AsyncCluster:
     def group(self, name: str) -> AsyncGroup:
         """As `Cluster.group`."""
         return AsyncGroup(self._running(), name)
+
+    async def wait_until(self, condition: Condition, within: str | float = 30.0) -> None:
+        """As `Cluster.wait_until`."""
+        await self._running().call("wait_until", **wait_arguments(condition, within))
 
     @property
     def log(self) -> str:

@@ -18,6 +18,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from twisted_broker.testing.conditions import Condition
 from twisted_broker.testing.template_client import Connection, template
 
 Written = bytes | tuple[bytes | str | None, bytes | None] | Mapping[str, Any]
@@ -125,6 +126,13 @@ def start_arguments(
     }
 
 
+def wait_arguments(condition: Condition, within: str | float) -> dict[str, Any]:
+    """Of the call `wait_until`. Raises TypeError, ValueError."""
+    if not isinstance(condition, Condition):
+        raise TypeError(f'{condition!r} is no condition, as isr("orders", 0) == {{1, 2}} is one')
+    return {"condition": condition.form, "within": in_seconds(within)}
+
+
 class Cluster:
     """`brokers` of them, each with Kafka's `settings`; `topics`: names, and how many partitions of
     each, that are there from the beginning; `data`: a directory that keeps their files, None:
@@ -190,6 +198,12 @@ class Cluster:
     def group(self, name: str) -> Group:
         """A consumer group, which need not be there yet."""
         return Group(self._connection, name)
+
+    def wait_until(self, condition: Condition, within: str | float = _SECONDS) -> None:
+        """Returns when it holds at every broker that runs. Raises ClusterTimeout, which says what
+        holds instead, and why.
+        """
+        self._connection.call("wait_until", **wait_arguments(condition, within))
 
     @property
     def log(self) -> str:

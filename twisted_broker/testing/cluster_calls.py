@@ -1,7 +1,7 @@
 """What a test may ask of its cluster, in the cluster's process.
 
-Owns `ClusterCalls`: topics, records, groups. Each method is one call of the socket; its arguments
-and its result are what JSON has, bytes in base64.
+Owns `ClusterCalls`: topics, records, groups, what is waited for. Each method is one call of the
+socket; its arguments and its result are what JSON has, bytes in base64.
 
 1. A call returns when what it says holds at every broker: a topic is known to all of them and has
    leaders. Or it raises, after `within` seconds, with what is missing.
@@ -370,6 +370,18 @@ class ClusterCalls:
             await commit_offsets(coordinator, name, wanted)
 
         await self._at_coordinator(name, asked, within)
+
+    # conditions
+
+    async def wait_until(self, condition: dict[str, Any], within: float = 30.0) -> None:
+        """Ends when it holds at every broker that runs."""
+        # Here: a cluster that waits for nothing does without what explains.
+        from twisted_broker.testing.condition_values import ConditionValues
+
+        try:
+            await ConditionValues(self, self._brokers, self._runtime).wait(condition, within)
+        except (TypeError, ValueError) as error:
+            raise CallFailed(f"no condition: {error}") from None
 
     # whom to ask
 

@@ -21,8 +21,10 @@ from twisted_broker.testing.cluster import (
     read,
     settings_text,
     start_arguments,
+    wait_arguments,
     written,
 )
+from twisted_broker.testing.conditions import Condition
 from twisted_broker.testing.running_cluster import RunningCluster
 
 
@@ -89,6 +91,10 @@ class Cluster:
     def group(self, name: str) -> Group:
         """A consumer group, which need not be there yet."""
         return Group(self._running, name)
+
+    async def wait_until(self, condition: Condition, within: str | float = 30.0) -> None:
+        """As `twisted_broker.testing.Cluster.wait_until`; raises TimeoutError."""
+        await self._running.calls.wait_until(**wait_arguments(condition, within))
 
 
 class Topic:

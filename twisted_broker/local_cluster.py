@@ -186,7 +186,8 @@ class LocalCluster(BrokerService):
         return broker
 
     def _log_ready(self, broker: Broker) -> None:
-        first = next(each for each in broker.listeners if not each.is_controller)
+        clients = [each for each in broker.listeners if not each.is_controller]
+        first = (clients or broker.listeners)[0]
         _logger.info(
             "replog node {node} ready on {address}",
             node=broker.config.node_id,

@@ -46,7 +46,7 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "less": (lambda: records("o") > 1, TypeError, "is compared with ==, !=, >=, <=, not >"),
     "isr": (lambda: isr("o", 0) == 1, TypeError, "is a set of broker ids, not 1"),
     "number": (lambda: log_end("o", 0) >= "1", TypeError, "is a number, not '1'"),
-    "partition": (lambda: isr("o", "0") == {1}, TypeError, "the partition of .* is a number"),  # type: ignore[arg-type]
+    "partition": (lambda: isr("o", "0") == {1}, TypeError, "the partition of .* is a number"),
     "and": (lambda: in_sync() and in_sync(), TypeError, "join conditions with &, | and ~"),
     "not compared": (lambda: bool(isr("o", 0)), TypeError, r"compare it: isr\(\"o\", 0\) == \.\."),
     "precedence": (lambda: in_sync() & {1}, TypeError, "put each comparison in parentheses"),  # type: ignore[operator]
@@ -87,7 +87,7 @@ def test_what_holds_and_what_a_time_out_says() -> None:
             with pytest.raises(ClusterTimeout, match=said):
                 cluster.wait_until(condition, within="50ms")
         with pytest.raises(TypeError, match="True is no condition"):
-            cluster.wait_until(True)  # type: ignore[arg-type]
+            cluster.wait_until(True)
         with pytest.raises(ClusterError, match=r"no condition: there are isr, .*, not 'isrs'"):
             cluster.wait_until(Condition({"what": "isrs", "is": "==", "value": []}))
 

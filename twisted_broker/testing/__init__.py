@@ -15,8 +15,13 @@ the anomalies of client histories. `scenario`: replication cases as text files, 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from twisted_broker.testing.async_cluster import AsyncCluster, AsyncGroup, AsyncTopic
-    from twisted_broker.testing.cluster import Cluster, Group, Member, Record, Topic
+    from twisted_broker.testing.async_cluster import (
+        AsyncBroker,
+        AsyncCluster,
+        AsyncGroup,
+        AsyncTopic,
+    )
+    from twisted_broker.testing.cluster import Cluster, ClusterBroker, Group, Member, Record, Topic
     from twisted_broker.testing.conditions import (
         Condition,
         group,
@@ -30,10 +35,12 @@ if TYPE_CHECKING:
     from twisted_broker.testing.template_client import ClusterError, ClusterTimeout
 
 _HOMES = {
+    "AsyncBroker": "async_cluster",
     "AsyncCluster": "async_cluster",
     "AsyncGroup": "async_cluster",
     "AsyncTopic": "async_cluster",
     "Cluster": "cluster",
+    "ClusterBroker": "cluster",
     "ClusterError": "template_client",
     "ClusterTimeout": "template_client",
     "Condition": "conditions",
@@ -50,10 +57,12 @@ _HOMES = {
     "records": "conditions",
 }
 __all__ = [
+    "AsyncBroker",
     "AsyncCluster",
     "AsyncGroup",
     "AsyncTopic",
     "Cluster",
+    "ClusterBroker",
     "ClusterError",
     "ClusterTimeout",
     "Condition",

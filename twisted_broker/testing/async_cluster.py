@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 from twisted_broker.testing.cluster import (
@@ -17,6 +18,7 @@ from twisted_broker.testing.cluster import (
     Position,
     Record,
     Written,
+    check_broker,
     in_seconds,
     read,
     settings_text,
@@ -138,6 +140,11 @@ class AsyncCluster:
         """As `Cluster.group`."""
         return AsyncGroup(self._running(), name)
 
+    def broker(self, node: int) -> AsyncBroker:
+        """As `Cluster.broker`."""
+        check_broker(node, self.brokers)
+        return AsyncBroker(self._running(), node)
+
     async def wait_until(self, condition: Condition, within: str | float = 30.0) -> None:
         """As `Cluster.wait_until`."""
         await self._running().call("wait_until", **wait_arguments(condition, within))
@@ -146,6 +153,30 @@ class AsyncCluster:
     def log(self) -> str:
         """What the brokers logged."""
         return self._running().connection.log(0)
+
+
+class AsyncBroker:
+    """A broker of a cluster; as `ClusterBroker`."""
+
+    def __init__(self, calls: _Calls, id: int) -> None:
+        self._calls, self.id = calls, id
+
+    async def stop(self, within: str | float = 30.0) -> None:
+        """As `ClusterBroker.stop`."""
+        await self._calls.call("stop_broker", node=self.id, within=in_seconds(within))
+
+    async def restart(self, within: str | float = 30.0) -> None:
+        """As `ClusterBroker.restart`."""
+        await self._calls.call("restart_broker", node=self.id, within=in_seconds(within))
+
+    @asynccontextmanager
+    async def stopped(self) -> AsyncIterator[None]:
+        """As `ClusterBroker.stopped`, for `async with`."""
+        await self.stop()
+        try:
+            yield
+        finally:
+            await self.restart()
 
 
 class AsyncTopic:

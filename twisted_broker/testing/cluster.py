@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from twisted_broker.testing.conditions import Condition
@@ -133,6 +134,12 @@ def wait_arguments(condition: Condition, within: str | float) -> dict[str, Any]:
     return {"condition": condition.form, "within": in_seconds(within)}
 
 
+def check_broker(node: int, known: list[int]) -> None:
+    """Raises ValueError: it is none of the `known`."""
+    if node not in known:
+        raise ValueError(f"there is no broker {node!r}: there are {', '.join(map(str, known))}")
+
+
 class Cluster:
     """`brokers` of them, each with Kafka's `settings`; `topics`: names, and how many partitions of
     each, that are there from the beginning; `data`: a directory that keeps their files, None:
@@ -199,6 +206,11 @@ class Cluster:
         """A consumer group, which need not be there yet."""
         return Group(self._connection, name)
 
+    def broker(self, node: int) -> ClusterBroker:
+        """One of its brokers, by its id. Raises ValueError."""
+        check_broker(node, self.brokers)
+        return ClusterBroker(self._connection, node)
+
     def wait_until(self, condition: Condition, within: str | float = _SECONDS) -> None:
         """Returns when it holds at every broker that runs. Raises ClusterTimeout, which says what
         holds instead, and why.
@@ -230,6 +242,36 @@ class Cluster:
                 self._connection.call("stop")
         finally:
             self._connection.close()
+
+
+class ClusterBroker:
+    """A broker of a cluster. Each call returns when all brokers that run know what it did, and
+    lead what they should. Raises ClusterError, ClusterTimeout.
+    """
+
+    def __init__(self, connection: Connection, id: int) -> None:
+        self._connection, self.id = connection, id
+
+    def stop(self, within: str | float = _SECONDS) -> None:
+        """A controlled shutdown, after which its port refuses; others lead what it led, where they
+        can. Nothing for one that is stopped.
+        """
+        self._connection.call("stop_broker", node=self.id, within=in_seconds(within))
+
+    def restart(self, within: str | float = _SECONDS) -> None:
+        """Starts it, on its port and with its files; stops it before, where it runs. It is in the
+        ISRs again when this returns.
+        """
+        self._connection.call("restart_broker", node=self.id, within=in_seconds(within))
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Stopped within a `with`, and started again at its end."""
+        self.stop()
+        try:
+            yield
+        finally:
+            self.restart()
 
 
 class Topic:

@@ -1,6 +1,6 @@
 """Whether a condition of a test holds, in the cluster's process, and why it does not.
 
-Owns `ConditionValues`.
+Owns `ConditionValues`, and what a broker that left or came back is waited for by.
 
 1. What all brokers that run do not agree on is not known yet: neither a condition on it nor the
    opposite holds. The same for a topic that is not there, and a leader that does not serve.
@@ -13,7 +13,7 @@ Ring 2. Source: our own; `replication/explain`. Not here: the form (`conditions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twisted.internet.task import deferLater
@@ -248,10 +248,34 @@ def _registered(image: MetadataImage, name: TopicPartition) -> PartitionRegistra
     return found
 
 
+def _partitions(image: MetadataImage) -> Iterator[tuple[TopicPartition, PartitionRegistration]]:
+    for topic in image.topics_by_name.values():
+        for number, known in topic.partitions.items():
+            yield TopicPartition(topic.name, number), known
+
+
 def _out_of_sync(image: MetadataImage) -> list[TopicPartition]:
-    return [
-        TopicPartition(topic.name, number)
-        for topic in image.topics_by_name.values()
-        for number, known in topic.partitions.items()
-        if {*known.isr} != {*known.replicas}
-    ]
+    return [name for name, known in _partitions(image) if {*known.isr} != {*known.replicas}]
+
+
+def unsettled(brokers: Sequence[Broker]) -> str:
+    """What these do not agree on about partitions, or do not do yet; empty: nothing."""
+    for name, known in _partitions(_image(brokers[0])) if brokers else ():
+        for broker in brokers:
+            image = _image(broker)
+            topic = image.topics_by_name.get(name.topic)
+            if topic is None or topic.partitions.get(name.partition) != known:
+                return f"broker {broker.config.node_id} does not know {name} as others do"
+            if broker.config.node_id == known.leader and broker.role is not None:
+                own = broker.role.replica_manager.partitions.get(name)
+                if own is None or not own.is_leader or own.leader_epoch != known.leader_epoch:
+                    return f"broker {known.leader} does not lead {name} yet"
+    return ""
+
+
+def out_of_isr(image: MetadataImage, node: int) -> TopicPartition | None:
+    """One that has a leader, and this broker out of its ISR."""
+    for name, known in _partitions(image):
+        if known.leader >= 0 and node in known.replicas and node not in known.isr:
+            return name
+    return None

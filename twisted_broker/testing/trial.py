@@ -9,7 +9,8 @@ Ring 2. Source: our own. Not here: what a cluster is (`cluster.py`).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 from twisted_broker.testing.cluster import (
@@ -17,6 +18,7 @@ from twisted_broker.testing.cluster import (
     Position,
     Record,
     Written,
+    check_broker,
     in_seconds,
     read,
     settings_text,
@@ -92,9 +94,38 @@ class Cluster:
         """A consumer group, which need not be there yet."""
         return Group(self._running, name)
 
+    def broker(self, node: int) -> ClusterBroker:
+        """As `twisted_broker.testing.Cluster.broker`."""
+        check_broker(node, self.brokers)
+        return ClusterBroker(self._running, node)
+
     async def wait_until(self, condition: Condition, within: str | float = 30.0) -> None:
         """As `twisted_broker.testing.Cluster.wait_until`; raises TimeoutError."""
         await self._running.calls.wait_until(**wait_arguments(condition, within))
+
+
+class ClusterBroker:
+    """A broker of a cluster; as `twisted_broker.testing.ClusterBroker`, awaited."""
+
+    def __init__(self, running: RunningCluster, id: int) -> None:
+        self._running, self.id = running, id
+
+    async def stop(self, within: str | float = 30.0) -> None:
+        """A controlled shutdown."""
+        await self._running.stop_broker(self.id, in_seconds(within))
+
+    async def restart(self, within: str | float = 30.0) -> None:
+        """With its port and its files."""
+        await self._running.restart_broker(self.id, in_seconds(within))
+
+    @asynccontextmanager
+    async def stopped(self) -> AsyncIterator[None]:
+        """Stopped within an `async with`."""
+        await self.stop()
+        try:
+            yield
+        finally:
+            await self.restart()
 
 
 class Topic:

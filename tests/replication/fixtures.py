@@ -102,6 +102,7 @@ class FakeBrokers:
     def __init__(self, ids=(1, 2, 3)) -> None:
         self.alive = set(ids)
         self.ineligible: set[int] = set()
+        self.leaving: set[int] = set()
         self.epochs = {broker: 100 + broker for broker in ids}
 
     def is_alive(self, broker_id: int) -> bool:
@@ -109,6 +110,9 @@ class FakeBrokers:
 
     def may_be_in_isr(self, broker_id: int) -> bool:
         return broker_id in self.alive and broker_id not in self.ineligible
+
+    def is_leaving(self, broker_id: int) -> bool:
+        return broker_id in self.leaving
 
     def epoch_of(self, broker_id: int) -> int:
         return self.epochs.get(broker_id, -1)

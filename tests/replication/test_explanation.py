@@ -153,14 +153,22 @@ def test_an_expansion_on_its_way_and_a_refused_one_are_shown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("alive", "eligible", "rule"),
-    [(False, False, "fenced"), (True, False, "shutting down"), (True, True, "controller")],
+    ("alive", "eligible", "leaving", "rule"),
+    [
+        (False, False, False, "fenced"),
+        (True, False, True, "shutting down"),
+        # a controlled shutdown that ended before the leader knew that it had begun
+        (False, False, True, "shutting down"),
+        (True, True, False, "controller"),
+    ],
 )
 def test_a_replica_that_the_controller_took_out_is_shown_as_such(
-    alive: bool, eligible: bool, rule: str
+    alive: bool, eligible: bool, leaving: bool, rule: str
 ) -> None:
     """RL 8.2, 8.3: fenced, shutting down, or taken out by the controller for anything else."""
     fixture = PartitionFixture()
+    if leaving:
+        fixture.brokers.leaving.add(3)
     if not alive:
         fixture.brokers.alive.discard(3)
     if not eligible:

@@ -38,6 +38,10 @@ class LiveBrokers:
         broker = self._source.image.brokers.get(broker_id)
         return broker is not None and broker.may_be_in_isr
 
+    def is_leaving(self, broker_id: int) -> bool:
+        broker = self._source.image.brokers.get(broker_id)
+        return broker is not None and broker.in_controlled_shutdown
+
     def epoch_of(self, broker_id: int) -> int:
         broker = self._source.image.brokers.get(broker_id)
         return -1 if broker is None else broker.epoch

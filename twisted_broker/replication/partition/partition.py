@@ -106,6 +106,10 @@ class Brokers(Protocol):
         """Alive, not fenced, not shutting down."""
         ...
 
+    def is_leaving(self, broker_id: int) -> bool:
+        """It announced its controlled shutdown, whose end is that it is fenced."""
+        ...
+
     def epoch_of(self, broker_id: int) -> int:
         """The epoch under which it registered, -1 when it did not."""
         ...

@@ -261,9 +261,9 @@ def _cause(partition: Partition, broker: int, before: IsrState, leader_before: i
             broker in before.isr or (isinstance(before, PendingExpand) and broker == before.joining)
         )
     ):
-        if not partition.brokers.is_alive(broker):
-            return Cause.FENCED
-        return Cause.CONTROLLER if partition.brokers.may_be_in_isr(broker) else Cause.SHUTTING_DOWN
+        if partition.brokers.is_leaving(broker):
+            return Cause.SHUTTING_DOWN
+        return Cause.CONTROLLER if partition.brokers.is_alive(broker) else Cause.FENCED
     if broker in partition.adding or led_already:
         return Cause.NEW_REPLICA
     return Cause.BEFORE_THIS_LEADER

@@ -147,7 +147,11 @@ def _why_out(partition: Partition, left: OutOfIsr, now: Moment) -> str:
             f"({duration(partition.max_lag_ms)}; {caught_up}), {stood}"
         )
     return {
-        Cause.FENCED: ("the controller removed it: it was fenced (no heartbeat in its session)"),
+        # One that leads nothing is fenced at once where it wants to shut down, as by Kafka.
+        Cause.FENCED: (
+            "the controller removed it: it was fenced (no heartbeat in its session, or it led "
+            "nothing and shut down)"
+        ),
         Cause.SHUTTING_DOWN: "the controller removed it: it was shutting down",
         Cause.CONTROLLER: (
             "the controller removed it: it registered again, or its log directory failed"

@@ -168,9 +168,13 @@ class ReplicaChecker:
             # its epoch, here as in Kafka.
             self._own_starts[node.name, key] = seen.log_start = start
             return
-        if line.top < start <= self._own_starts.get((node.name, key), 0):
+        own = self._own_starts.get((node.name, key), 0)
+        if line.has_lost and seen.log.high_watermark > line.top:
+            # Retention reaches up to what it committed for itself before it knew.
+            own = max(own, seen.log.high_watermark)
+        if line.top < start <= own:
             # It knows now, and was not told to truncate yet; it may have been restarted meanwhile.
-            seen.log_start = start
+            self._own_starts[node.name, key] = seen.log_start = start
             return
         # A bit of a checkpointed high watermark that flipped: until the leader tells the true one,
         # retention trusts it, as Kafka's does, and takes what it would take once it is committed.

@@ -93,7 +93,7 @@ WANTED: dict[str, str] = (
 )
 """What a run of many seeds must have reached."""
 RARE = {
-    "copied again": 79,
+    "copied again": 143,
     "late commit refused": 43,
     "refused by a broker": 22,
     "fault: metadata: flip in snapshot": 16,

@@ -24,7 +24,6 @@ import asyncio
 import dataclasses
 import os
 import sys
-import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -175,7 +174,7 @@ class _Node(BrokerService):
 
     def __init__(self, options: Any, on_end: Callable[[str | None], None]) -> None:
         from twisted_broker.reactor_watch import ReactorWatch
-        from twisted_broker.tap import MEMORY, file_limit, production_runtime
+        from twisted_broker.tap import MEMORY, MonotonicClock, file_limit, production_runtime
 
         reactor = _reactor()
         config = options.broker_config
@@ -185,7 +184,7 @@ class _Node(BrokerService):
         )
         super().__init__(
             config,
-            dataclasses.replace(runtime, clock=_MonotonicClock(reactor)),
+            dataclasses.replace(runtime, clock=MonotonicClock(reactor)),
             reactor=reactor,
             descriptors=file_limit(reactor) // _SHARE,
             when_ready=self._served,
@@ -275,17 +274,6 @@ class _Outcome:
                 waiting.callback(None)
             else:
                 waiting.errback(self._error)
-
-
-class _MonotonicClock:
-    """The reactor's timers with a clock that no step of the calendar moves: `reactor.seconds`
-    is the program's, and not changed.
-    """
-
-    __slots__ = ("callLater", "seconds")
-
-    def __init__(self, reactor: Any) -> None:
-        self.seconds, self.callLater = time.monotonic, reactor.callLater
 
 
 def _text(name: str, value: object) -> str:

@@ -389,6 +389,17 @@ def _stop(reactor: Any) -> None:
         reactor.stop()
 
 
+class MonotonicClock:
+    """The reactor's timers with a clock that no step of the calendar moves: `reactor.seconds`
+    is the program's, and not changed.
+    """
+
+    __slots__ = ("callLater", "seconds")
+
+    def __init__(self, reactor: Any) -> None:
+        self.seconds, self.callLater = time.monotonic, reactor.callLater
+
+
 def production_runtime(
     reactor: Any,
     config: Any,

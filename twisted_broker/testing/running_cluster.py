@@ -22,7 +22,6 @@ from __future__ import annotations
 import dataclasses
 import posixpath
 import socket
-import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -37,20 +36,13 @@ from twisted_broker.local_cluster import LocalCluster
 from twisted_broker.net.listeners import parse_endpoints
 from twisted_broker.reactor_watch import ReactorWatch
 from twisted_broker.start_checks import StartError
-from twisted_broker.tap import MEMORY, Options, file_limit, production_runtime
+from twisted_broker.tap import MEMORY, MonotonicClock, Options, file_limit, production_runtime
 from twisted_broker.testing.cluster_calls import CallFailed, ClusterCalls
 from twisted_broker.testing.condition_values import out_of_isr, unsettled
 
 _MOST_REPLICAS = 3
 _CONTROLLER_NODE = 100
 _PAUSE_SECONDS = 0.005
-
-
-class _MonotonicClock:
-    """The reactor's timers; no step of the calendar moves them."""
-
-    def __init__(self, reactor: Any) -> None:
-        self.seconds, self.callLater = time.monotonic, reactor.callLater
 
 
 class _Brokers(LocalCluster):
@@ -165,7 +157,7 @@ class RunningCluster:
     def _runtime(self, reactor: Any, config: BrokerConfig) -> Runtime:
         watch = ReactorWatch(0)
         made = production_runtime(reactor, config, watch, in_memory=self._is_in_memory)
-        self._runtimes.append(dataclasses.replace(made, clock=_MonotonicClock(reactor)))
+        self._runtimes.append(dataclasses.replace(made, clock=MonotonicClock(reactor)))
         return self._runtimes[-1]
 
     def _fail(self, reason: str) -> None:

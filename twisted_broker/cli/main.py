@@ -19,6 +19,7 @@ from twisted_broker.cli.dump import file_rows, files_below
 from twisted_broker.cli.group import CommandGroup
 from twisted_broker.cli.metadata import metadata
 from twisted_broker.cli.mirror import mirror
+from twisted_broker.cli.number_types import WholeNumber
 from twisted_broker.cli.rows import lines
 from twisted_broker.cli.storage import format_storage
 from twisted_broker.cli.tls import tls
@@ -133,7 +134,7 @@ def verify(
 
 @main.command()
 @click.argument("topic")
-@click.argument("partition", type=click.IntRange(min=0))
+@click.argument("partition", type=WholeNumber(min=0))
 @click.option(
     "--run-file",
     "run_files",

@@ -18,6 +18,8 @@ from pathlib import Path
 
 import click
 
+from twisted_broker.cli.number_types import WholeNumber
+
 
 @click.group()
 def metadata() -> None:
@@ -46,7 +48,7 @@ def metadata() -> None:
 )
 @click.option(
     "--node-id",
-    type=click.IntRange(min=0),
+    type=WholeNumber(min=0),
     help="The controller's node.id; else as LOG_DIR or the metadata says.",
 )
 @click.option("--cluster-id", help="The cluster's id; needed when the only source is a snapshot.")

@@ -20,7 +20,10 @@ from typing import Any
 
 import click
 
+from twisted_broker.cli.number_types import Number, WholeNumber
+
 _LINE_SECONDS, _TABLE_SECONDS, _LOOK_SECONDS = 60.0, 0.5, 0.2
+_LONGEST_REFRESH = 7 * 86400.0
 
 
 @click.command()
@@ -67,7 +70,7 @@ _LINE_SECONDS, _TABLE_SECONDS, _LOOK_SECONDS = 60.0, 0.5, 0.2
 )
 @click.option(
     "--replication-factor",
-    type=click.IntRange(min=1),
+    type=WholeNumber(min=1),
     default=None,
     help="Of topics made in the target; its default if not given.",
 )
@@ -79,13 +82,13 @@ _LINE_SECONDS, _TABLE_SECONDS, _LOOK_SECONDS = 60.0, 0.5, 0.2
 @click.option("--once", is_flag=True, help="End when everything that is there now is mirrored.")
 @click.option(
     "--metrics-port",
-    type=click.IntRange(0, 65535),
+    type=WholeNumber(0, 65535),
     default=None,
     help="Serve Prometheus metrics on this port of 127.0.0.1; 0 takes a free one.",
 )
 @click.option(
     "--refresh",
-    type=click.FloatRange(min=0.1),
+    type=Number(0.1, _LONGEST_REFRESH),
     default=10.0,
     show_default=True,
     help="Seconds between two looks at topics, settings and partition counts.",

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import click
 
+from twisted_broker.cli.number_types import WholeNumber
 from twisted_broker.installed import install
 
 _DAYS = 365
@@ -66,7 +67,7 @@ def tls() -> None:
 @click.option("--client", default="client", show_default=True, help="Name of the client.")
 @click.option(
     "--days",
-    type=click.IntRange(1, 3650),
+    type=WholeNumber(1, 3650),
     default=_DAYS,
     show_default=True,
     help="How long they are valid.",

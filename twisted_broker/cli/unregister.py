@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from twisted_broker.cli.number_types import WholeNumber
 from twisted_broker.java_numbers import is_digits
 from twisted_broker.wire.errors import BrokerError, error_of
 
@@ -47,7 +48,7 @@ _NAMED = 5
     default=None,
     help="TLS and SASL: properties of a Java client.",
 )
-@click.option("--id", "broker_id", type=click.IntRange(min=0), required=True, help="Its node.id.")
+@click.option("--id", "broker_id", type=WholeNumber(min=0), required=True, help="Its node.id.")
 @click.option(
     "--force", is_flag=True, help="Also where it has replicas, which are lost if no other has them."
 )

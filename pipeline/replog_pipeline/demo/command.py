@@ -10,12 +10,13 @@ import click
 
 from replog_pipeline.demo.flights import ALL
 from replog_pipeline.progress import Progress
+from twisted_broker.cli.number_types import WholeNumber
 
 
 @click.command("demo")
 @click.option(
     "--flights",
-    type=click.IntRange(1, ALL),
+    type=WholeNumber(1, ALL),
     default=ALL,
     show_default=True,
     help="How many; all is the year 2013.",

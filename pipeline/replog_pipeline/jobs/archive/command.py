@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import nullcontext
-from math import isnan
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -27,6 +26,7 @@ from replog_pipeline.progress import LINE_SECONDS, Progress
 from replog_pipeline.sources import extents
 from replog_pipeline.sources.client_config import client_options
 from replog_pipeline.stores.spark_conf import spark_options
+from twisted_broker.cli.number_types import Number, WholeNumber
 
 if TYPE_CHECKING:
     from replog_pipeline.values.settings import Decoding
@@ -34,13 +34,6 @@ if TYPE_CHECKING:
 
 LONGEST_INTERVAL = 7 * 86400.0
 """Seconds: a week."""
-
-
-def a_number(context: click.Context, option: click.Parameter, value: float) -> float:
-    """A range does not refuse what compares with nothing."""
-    if isnan(value):
-        raise click.BadParameter("nan is no number", context, option)
-    return value
 
 
 class Format(click.Choice):  # type: ignore[type-arg]  # generic since click 8.2 only
@@ -95,8 +88,7 @@ class Format(click.Choice):  # type: ignore[type-arg]  # generic since click 8.2
 )
 @click.option(
     "--interval",
-    type=click.FloatRange(min=0.1, max=LONGEST_INTERVAL),
-    callback=a_number,
+    type=Number(min=0.1, max=LONGEST_INTERVAL),
     default=60.0,
     show_default=True,
     metavar="S",
@@ -104,7 +96,7 @@ class Format(click.Choice):  # type: ignore[type-arg]  # generic since click 8.2
 )
 @click.option(
     "--max-records",
-    type=click.IntRange(min=1),
+    type=WholeNumber(min=1),
     metavar="N",
     help="At most so many records in one batch.",
 )
@@ -122,7 +114,7 @@ class Format(click.Choice):  # type: ignore[type-arg]  # generic since click 8.2
 @click.option(
     "--target-file-mb",
     "file_mb",
-    type=click.IntRange(min=1, max=MOST_MB),
+    type=WholeNumber(min=1, max=MOST_MB),
     default=TARGET_MB,
     show_default=True,
     metavar="N",
@@ -141,7 +133,7 @@ class Format(click.Choice):  # type: ignore[type-arg]  # generic since click 8.2
 )
 @click.option(
     "--metrics-port",
-    type=click.IntRange(0, 65535),
+    type=WholeNumber(0, 65535),
     metavar="PORT",
     help="Metrics for Prometheus at http://127.0.0.1:PORT/metrics; 0: a free port.",
 )

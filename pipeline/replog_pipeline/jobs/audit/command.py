@@ -21,6 +21,7 @@ from replog_pipeline.jobs.audit.job import (
 from replog_pipeline.kafka_cluster import ClientConfig
 from replog_pipeline.sources import KafkaSource, SegmentsSource, reachable
 from replog_pipeline.sources.client_config import client_options
+from twisted_broker.cli.number_types import WholeNumber
 
 
 @click.command("audit")
@@ -34,7 +35,7 @@ from replog_pipeline.sources.client_config import client_options
 )
 @click.option(
     "--allow-holes",
-    type=click.IntRange(min=0),
+    type=WholeNumber(min=0),
     default=0,
     show_default=True,
     metavar="OFFSETS",
@@ -42,7 +43,7 @@ from replog_pipeline.sources.client_config import client_options
 )
 @click.option(
     "--hanging-after",
-    type=click.IntRange(min=0),
+    type=WholeNumber(min=0),
     default=HANGING_AFTER_SECONDS,
     show_default=True,
     metavar="SECONDS",

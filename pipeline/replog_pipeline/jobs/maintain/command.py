@@ -16,6 +16,7 @@ from replog_pipeline.jobs.maintain.job import (
 from replog_pipeline.lake.file_sizing import MOST_MB, TARGET_MB
 from replog_pipeline.progress import Progress
 from replog_pipeline.stores.spark_conf import spark_options
+from twisted_broker.cli.number_types import WholeNumber
 
 
 @click.command("maintain")
@@ -23,7 +24,7 @@ from replog_pipeline.stores.spark_conf import spark_options
 @click.option(
     "--target-file-mb",
     "file_mb",
-    type=click.IntRange(min=1, max=MOST_MB),
+    type=WholeNumber(min=1, max=MOST_MB),
     default=TARGET_MB,
     show_default=True,
     metavar="N",
@@ -31,7 +32,7 @@ from replog_pipeline.stores.spark_conf import spark_options
 )
 @click.option(
     "--retain-hours",
-    type=click.IntRange(min=RETAIN_HOURS, max=MOST_HOURS),
+    type=WholeNumber(min=RETAIN_HOURS, max=MOST_HOURS),
     default=RETAIN_HOURS,
     show_default=True,
     metavar="H",

@@ -14,6 +14,7 @@ from replog_pipeline.progress import Progress
 from replog_pipeline.sources import reachable
 from replog_pipeline.sources.client_config import client_options, source_client_options
 from replog_pipeline.stores.spark_conf import spark_options
+from twisted_broker.cli.number_types import WholeNumber
 from twisted_broker.wire.compression import CODEC_NAMES
 
 
@@ -35,7 +36,7 @@ from twisted_broker.wire.compression import CODEC_NAMES
 @click.option("--compression", type=click.Choice(CODEC_NAMES), default="none", show_default=True)
 @click.option(
     "--replication",
-    type=click.IntRange(-1, 32767),
+    type=WholeNumber(-1, 32767),
     default=-1,
     help="Replicas of a topic that is created; the cluster's default (-1) unless said.",
 )

@@ -12,6 +12,7 @@ from replog_pipeline.kafka_cluster import ClientConfig
 from replog_pipeline.progress import Progress
 from replog_pipeline.sources.client_config import client_options
 from replog_pipeline.stores.spark_conf import spark_options
+from twisted_broker.cli.number_types import WholeNumber
 
 
 @click.command("sql")
@@ -35,7 +36,7 @@ from replog_pipeline.stores.spark_conf import spark_options
 @click.option("--to", metavar="FOLDER", help="A new folder, for CSV or Parquet.")
 @click.option(
     "--limit",
-    type=click.IntRange(min=1),
+    type=WholeNumber(min=1),
     default=ROWS_SHOWN,
     show_default=True,
     metavar="N",

@@ -16,6 +16,7 @@ from twisted_broker.api.delete_records import delete_records
 from twisted_broker.api.list_offsets import list_offsets
 from twisted_broker.api.offset_for_leader_epoch import offset_for_leader_epoch
 from twisted_broker.api.producers import describe_producers
+from twisted_broker.log import segment as segment_module
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.memory import MemoryFileSystem
 from twisted_broker.log.segment import LogSegment
@@ -144,6 +145,30 @@ def test_records_above_the_readers_end_are_not_found():
     api.fixture.produce(1, timestamp=WALL_MS + 50)
     assert listed(api, WALL_MS + 50).offset == -1
     assert listed(api, WALL_MS + 50, replica=2).offset == 0
+
+
+@pytest.mark.parametrize("stays_leader", [True, False])
+def test_a_long_search_by_time_lets_others_be_served(stays_leader, monkeypatch):
+    """RL 3.4: in pieces; a leader that was deposed in between refuses, as at the beginning."""
+    monkeypatch.setattr(segment_module, "HEADERS_PER_STEP", 1)
+    api = made({0: registration(1, (1, 2), (1,))})
+    for later_ms in (9, *[1] * 20, 5):
+        api.fixture.produce(1, timestamp=WALL_MS + later_ms)
+    api.fixture.replicas.delete_records([(TP, 1)])
+    asked = ListOffsetsPartition(partition_index=0, timestamp=MAX_TIMESTAMP)
+    request = ListOffsetsRequest(
+        replica_id=-1, topics=[ListOffsetsTopic(name="t", partitions=[asked])]
+    )
+    answers = api.ask(list_offsets, ListOffsetsResponse, request, 11)
+    assert answers == []
+    if not stays_leader:
+        api.fixture.topic(states={0: registration(2, (1, 2), None, 3, 1)})
+    while not answers:
+        api.fixture.clock.advance(0)
+    found = answers[0].topics[0].partitions[0]
+    assert (error_of(found.error_code).name, found.offset) == (
+        ("NONE", 21) if stays_leader else ("NOT_LEADER_OR_FOLLOWER", -1)
+    )
 
 
 @pytest.mark.parametrize(

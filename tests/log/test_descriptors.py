@@ -23,6 +23,7 @@ from twisted_broker.log.filesystem import OsFileSystem
 from twisted_broker.log.log_manager import LogManager
 from twisted_broker.testing.sim.disk_faults import Fault
 from twisted_broker.wire.errors import ErrorCode
+from twisted_broker.wire.schema import run_whole
 
 SHORT = [errno.EMFILE, errno.ENFILE]
 
@@ -83,10 +84,10 @@ def test_an_offset_by_time_that_cannot_be_read_is_refused_as_any_read(error: int
         log.segments.close()
         world.files.faults.append(Fault(error, "open"))
         with pytest.raises(LogDirFailure if error == errno.EIO else OutOfDescriptors):
-            search()
+            run_whole(search())
         world.files.faults.clear()
     assert world.failed == (["/d1"] if error == errno.EIO else [])
-    assert error == errno.EIO or log.find_offset_by_timestamp(NOW_MS) is not None
+    assert error == errno.EIO or run_whole(log.find_offset_by_timestamp(NOW_MS)) is not None
 
 
 def test_a_truncation_left_midway_fails_the_directory() -> None:
@@ -444,7 +445,7 @@ def test_an_unclean_start_takes_no_descriptor_from_what_it_reads(skip: int) -> N
     "read",
     [
         lambda segment: segment.next_offset(),
-        lambda segment: segment.find_by_timestamp(NOW_MS, 3).offset,
+        lambda segment: run_whole(segment.find_by_timestamp(NOW_MS, 3)).offset,
         lambda segment: len(list(segment.headers_from(3))),
         lambda segment: segment.load_timestamps(),
     ],

@@ -44,6 +44,7 @@ from twisted_broker.log.segment_file import OpenFiles
 from twisted_broker.log.verification import NOT_REQUIRED
 from twisted_broker.wire.control_batch import control_record_type
 from twisted_broker.wire.records import Record, iterate_batches
+from twisted_broker.wire.schema import run_whole
 
 ARCHIVE = Path(__file__).parent / "golden" / "kafka-4.3.1.tar.gz"
 EXPECTED_STABLE = {"clean": 140, "killed": 154}
@@ -168,7 +169,7 @@ def test_offsets_by_time_are_kafkas(state: str, topic: str) -> None:
     files = unpack(state)
     log = load(files, state, topic)
     for timestamp, offset in expected(files, state)[f"{topic}/times"]:
-        found = log.find_offset_by_timestamp(timestamp)
+        found = run_whole(log.find_offset_by_timestamp(timestamp))
         assert (-1 if found is None else found.offset) == offset, timestamp
 
 

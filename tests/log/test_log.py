@@ -32,6 +32,7 @@ from twisted_broker.log.verification import NOT_REQUIRED
 from twisted_broker.testing.sim.disk import SimDisk
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import BatchView, iterate_batches, set_offsets_and_epoch
+from twisted_broker.wire.schema import run_whole
 
 
 def new_log(**settings_: object) -> Log:
@@ -618,23 +619,23 @@ def test_offset_by_timestamp() -> None:
         (NOW_MS + 100, 20),
         (NOW_MS + 195, 39),
     ):
-        found = log.find_offset_by_timestamp(asked)
+        found = run_whole(log.find_offset_by_timestamp(asked))
         assert found is not None and (found.offset, found.leader_epoch) == (offset, 3)
-    assert log.find_offset_by_timestamp(NOW_MS + 196) is None
-    assert log.find_offset_by_timestamp(NOW_MS + 195, 39) is None
+    assert run_whole(log.find_offset_by_timestamp(NOW_MS + 196)) is None
+    assert run_whole(log.find_offset_by_timestamp(NOW_MS + 195, 39)) is None
     log.set_high_watermark(30)
     log.increment_log_start_offset(7)
-    found = log.find_offset_by_timestamp(0)
+    found = run_whole(log.find_offset_by_timestamp(0))
     assert found is not None and (found.offset, found.timestamp) == (7, NOW_MS + 35)
 
 
 def test_offset_of_the_largest_timestamp() -> None:
     """RL 3.4: ListOffsets -3 names the first record with the largest timestamp, wherever it is."""
     log = new_log(segment_bytes=400)
-    assert log.max_timestamp_offset() is None
+    assert run_whole(log.max_timestamp_offset()) is None
     for timestamp in (5, 9, 3, 9, 1):
         log.append_as_leader(batch(100, timestamp=NOW_MS + timestamp), 0, NOW_MS)
-    found = log.max_timestamp_offset()
+    found = run_whole(log.max_timestamp_offset())
     assert found is not None and (found.offset, found.timestamp) == (1, NOW_MS + 9)
 
 

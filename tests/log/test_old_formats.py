@@ -12,6 +12,7 @@ from twisted_broker.log.log import Log
 from twisted_broker.log.memory import MemoryFileSystem
 from twisted_broker.wire.legacy import build_message_set
 from twisted_broker.wire.records import CorruptRecordError, Record
+from twisted_broker.wire.schema import run_whole
 
 NONE, GZIP = 0, 1
 
@@ -106,10 +107,10 @@ def test_a_time_is_found_in_messages_of_magic_1(codec: int, restart: bool | None
     if restart is not None:
         log = open_log(files, clean=restart)
     for offset in (0, 1, 16, 29):
-        found = log.find_offset_by_timestamp(NOW_MS + offset)
+        found = run_whole(log.find_offset_by_timestamp(NOW_MS + offset))
         assert found is not None and (found.timestamp, found.offset) == (NOW_MS + offset, offset)
-    assert log.find_offset_by_timestamp(NOW_MS + 30) is None
-    largest = log.max_timestamp_offset()
+    assert run_whole(log.find_offset_by_timestamp(NOW_MS + 30)) is None
+    largest = run_whole(log.max_timestamp_offset())
     assert largest is not None and largest.offset == 29
     assert log.segments.active.first_timestamp() == NOW_MS + (0 if codec == NONE else 2)
 
@@ -117,7 +118,8 @@ def test_a_time_is_found_in_messages_of_magic_1(codec: int, restart: bool | None
 def test_magic_0_has_no_times() -> None:
     log = open_log(MemoryFileSystem())
     log.append_as_follower(messages(0, range(4)), 0, NOW_MS)
-    assert log.find_offset_by_timestamp(0) is None and log.max_timestamp_offset() is None
+    assert run_whole(log.find_offset_by_timestamp(0)) is None
+    assert run_whole(log.max_timestamp_offset()) is None
     assert log.segments.active.first_timestamp() == -1
 
 

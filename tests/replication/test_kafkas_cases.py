@@ -27,7 +27,7 @@ from tests.replication.fixtures import (
 )
 from tests.replication.test_following import REPLICAS, FollowerRig, sent_by_leader
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.log.append_info import AppendOrigin
+from twisted_broker.log.append_info import AppendOrigin, TimestampAndOffset
 from twisted_broker.log.verification import NOT_REQUIRED
 from twisted_broker.replication.partition.fetch_data import HIGH_WATERMARK, LOG_END, TXN_COMMITTED
 from twisted_broker.replication.partition.isr_state import IsrAnswer, PendingExpand
@@ -40,6 +40,7 @@ from twisted_broker.replication.partition.offset_lookup import (
 )
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.messages import fetch as fetch_wire
+from twisted_broker.wire.schema import run_whole
 
 OTHER = TopicPartition("t", 1)
 
@@ -58,7 +59,8 @@ def test_epochs_are_checked_before_leadership(only_leader: bool, epoch: int, cod
     fixture = PartitionFixture()
     fixture.partition.make_follower(registration(2, (1, 2, 3), (2,), 6, 11), fixture.log)
     assert code_of(fixture.partition.log_for, epoch, only_leader) == ErrorCode[code]
-    assert code_of(list_offset, fixture.partition, LATEST, 1, epoch, only_leader) == ErrorCode[code]
+    listed = list_offset(fixture.partition, LATEST, 1, epoch, only_leader)
+    assert code_of(run_whole, listed) == ErrorCode[code]
     assert code_of(end_offset_for_epoch, fixture.partition, epoch, 5) == ErrorCode[code]
 
 
@@ -332,10 +334,14 @@ def test_the_largest_timestamp_is_shown_only_when_it_may_be_read() -> None:
     fixture.append(1)
     fixture.log.append_as_leader(batch(timestamp=WALL_MS + 5), 5, WALL_MS + 5)
     fixture.log.set_high_watermark(1)
-    assert list_offset(fixture.partition, MAX_TIMESTAMP, HIGH_WATERMARK, -1, True) == NOT_FOUND
-    assert list_offset(fixture.partition, MAX_TIMESTAMP, LOG_END, -1, True).offset == 1
+
+    def largest(isolation: int) -> TimestampAndOffset:
+        return run_whole(list_offset(fixture.partition, MAX_TIMESTAMP, isolation, -1, True))
+
+    assert largest(HIGH_WATERMARK) == NOT_FOUND
+    assert largest(LOG_END).offset == 1
     fixture.log.set_high_watermark(2)
-    assert list_offset(fixture.partition, MAX_TIMESTAMP, HIGH_WATERMARK, -1, True).offset == 1
+    assert largest(HIGH_WATERMARK).offset == 1
 
 
 @pytest.mark.parametrize("leader", [-1, 7])

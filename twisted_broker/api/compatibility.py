@@ -138,6 +138,9 @@ BEHAVIOUR = """
   line says which offsets are gone; the segments behind the gap are kept as `.log.aside`.
 - **Committed offsets of a deleted topic** are removed also where their coordinator was being read, or was gone, when the topic was deleted: by
   topic id, for the last 1,000 topics that the broker saw go. Kafka leaves those until they expire.
+- **Offsets by time** (ListOffsets) are those of records that live. Kafka looks only into the first segment whose largest timestamp is late enough,
+  and answers -1 where the records there were deleted or compacted away; here the search goes on to later segments. For the largest timestamp Kafka
+  may name a deleted record, or none; here it is the largest of what is left.
 - **A last batch that leaves offsets out** within its segment is dropped after an unclean stop, with one line, in topics that are not compacted: a bit
   of its base offset was flipped, which no checksum covers. Kafka serves it, and goes on behind it.
 - **A leader epoch below -1** in a batch ends the log there after an unclean stop, with one line, as a wrong checksum does: a bit was flipped, which

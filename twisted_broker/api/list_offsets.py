@@ -31,6 +31,7 @@ from twisted_broker.replication.partition.offset_lookup import (
     segment_offsets_before,
 )
 from twisted_broker.security.acl import Operation, ResourceType
+from twisted_broker.turns import LOOK_ELEMENTS
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -48,7 +49,7 @@ _KNOWN_FROM = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_P
 _LOWEST = min(_KNOWN_FROM)
 _NOT_AVAILABLE_FROM = 5
 _OF_A_SEARCH = 40
-"""Elements that a look into the files counts for."""
+"""Elements that a look into the files counts for; each step of a long search counts for more."""
 _LEADER_EPOCH_FROM = 4
 
 
@@ -98,7 +99,7 @@ async def _topic(
         try:
             if not allowed:
                 raise BrokerError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-            _look_up(
+            await _look_up(
                 context,
                 request,
                 TopicPartition(topic.name, requested.partition_index),
@@ -112,7 +113,7 @@ async def _topic(
     return ListOffsetsTopicResponse(name=topic.name, partitions=answers)
 
 
-def _look_up(
+async def _look_up(
     context: RequestContext,
     request: ListOffsetsRequest,
     topic_partition: TopicPartition,
@@ -143,8 +144,11 @@ def _look_up(
         if is_client
         else LOG_END
     )
-    found = list_offset(
-        partition, requested.timestamp, isolation, requested.current_leader_epoch, True
+    found = await context.in_slices(
+        list_offset(
+            partition, requested.timestamp, isolation, requested.current_leader_epoch, True
+        ),
+        LOOK_ELEMENTS,
     )
     answer.timestamp, answer.offset = found.timestamp, found.offset
     if context.version >= _LEADER_EPOCH_FROM:

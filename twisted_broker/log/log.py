@@ -49,7 +49,6 @@ from twisted_broker.log.append_info import (
     EndMarker,
     FetchDataInfo,
     LogAppendInfo,
-    TimestampAndOffset,
 )
 from twisted_broker.log.durability import Durability
 from twisted_broker.log.errors import (
@@ -68,7 +67,7 @@ from twisted_broker.log.mirrored_batches import (
 )
 from twisted_broker.log.missed_markers import CopiedTransactions
 from twisted_broker.log.offset_metadata import LogOffsetMetadata
-from twisted_broker.log.offset_search import find_by_timestamp, find_max_timestamp
+from twisted_broker.log.offset_search import Search, find_by_timestamp, find_max_timestamp
 from twisted_broker.log.old_entries import OldEntry
 from twisted_broker.log.producer_append import being_rebuilt, check_append, check_end_marker
 from twisted_broker.log.producer_rebuild import ProducerRebuild
@@ -77,6 +76,7 @@ from twisted_broker.log.producer_state import ProducerStateManager
 from twisted_broker.log.reading import read_segments
 from twisted_broker.log.replicated_batches import Replicated, replicated_batches
 from twisted_broker.log.segment import LogSegment, OpenFiles
+from twisted_broker.log.segment_file import SliceGone
 from twisted_broker.log.segments import LogSegments, RemoveLater
 from twisted_broker.log.txn_index import AbortedTxn
 from twisted_broker.log.validation import (
@@ -386,28 +386,30 @@ class Log:
                 f"offset {offset} is outside {self.log_start_offset}..{self.log_end_offset}",
             )
 
-    def find_offset_by_timestamp(
-        self, target_ms: int, upto_offset: int | None = None
-    ) -> TimestampAndOffset | None:
-        """The first record with a timestamp of at least `target_ms`, below `upto_offset`. Raises
-        BrokerError.
+    def find_offset_by_timestamp(self, target_ms: int, upto_offset: int | None = None) -> Search:
+        """The first record with a timestamp of at least `target_ms`, below `upto_offset`. Pauses.
+        Raises BrokerError.
         """
-        self.check_online()
-        try:
-            found = find_by_timestamp(self.segments, target_ms, self.log_start_offset)
-        except OSError as error:
-            raise self.fail(error) from error
+        found = yield from self._search(
+            lambda start: find_by_timestamp(self.segments, target_ms, start)
+        )
         if found is not None and upto_offset is not None and found.offset >= upto_offset:
             return None
         return found
 
-    def max_timestamp_offset(self) -> TimestampAndOffset | None:
-        """The record with the largest timestamp (ListOffsets -3). Raises BrokerError."""
-        self.check_online()
-        try:
-            return find_max_timestamp(self.segments, self.log_start_offset)
-        except OSError as error:
-            raise self.fail(error) from error
+    def max_timestamp_offset(self) -> Search:
+        """The record with the largest timestamp (ListOffsets -3). Pauses. Raises BrokerError."""
+        return (yield from self._search(lambda start: find_max_timestamp(self.segments, start)))
+
+    def _search(self, begin: Callable[[int], Search]) -> Search:
+        while True:
+            self.check_online()
+            try:
+                return (yield from begin(self.log_start_offset))
+            except SliceGone:  # in a pause a segment was deleted, cleaned, truncated or moved
+                continue
+            except OSError as error:
+                raise self.fail(error) from error
 
     # -- appending as leader
 

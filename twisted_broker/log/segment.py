@@ -20,7 +20,9 @@ from __future__ import annotations
 
 import posixpath
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from heapq import heappush, heappushpop
+from operator import attrgetter
 
 from twisted_broker.interfaces import Buffer
 from twisted_broker.log.append_info import TimestampAndOffset
@@ -36,6 +38,7 @@ from twisted_broker.wire.batch_fields import (
     MAGIC_FIELD,
     MAX_TIMESTAMP,
     PARTITION_LEADER_EPOCH,
+    RECORDS_COUNT,
 )
 from twisted_broker.wire.message_set import MessageView
 from twisted_broker.wire.records import (
@@ -47,8 +50,10 @@ from twisted_broker.wire.records import (
     BatchHeader,
     BatchView,
     CorruptRecordError,
+    Record,
     read_batch_header,
 )
+from twisted_broker.wire.schema import run_whole
 
 __all__ = ["FileSlice", "LogSegment", "OpenFiles", "SegmentFile", "SliceGone", "file_name"]
 
@@ -56,7 +61,10 @@ LOG, INDEX, TIME_INDEX, TXN_INDEX = ".log", ".index", ".timeindex", ".txnindex"
 DELETED, CLEANED, SWAP = ".deleted", ".cleaned", ".swap"
 # Batches: consumers at the tail and followers find their place without a read of the file.
 _TAIL_KEPT = 128
+HEADERS_PER_STEP = 500  # about two milliseconds where each batch is read for its header alone
+_CLAIMS = 8
 _UNKNOWN_TIMESTAMP = -2
+_timestamp = attrgetter("timestamp")
 
 
 def file_name(base_offset: int, suffix: str) -> str:
@@ -161,13 +169,24 @@ class LogSegment:
         self.time_index.load()
 
     def load_timestamps(self) -> None:
-        """Finds the largest timestamp: the time index's last entry, and the batches since."""
+        """Finds the largest timestamp."""
+        self.max_timestamp = _UNKNOWN_TIMESTAMP
+        run_whole(self.load_timestamps_in_steps())
+
+    def load_timestamps_in_steps(self) -> Generator[None, None, None]:
+        """Finds the largest timestamp: the time index's last entry, and the batches since. Pauses;
+        raises SliceGone as `_headers_in_steps`.
+        """
         timestamp, offset = self.time_index.last_entry
         indexed = self.offset_index.last_position
         lags = False
         start = self.offset_index.lookup(offset)  # may open it: before the file that is read
         try:
-            for position, header in scan_headers(self.log.open(), start, self.size):
+            for step in self._headers_in_steps(start):
+                if step is None:
+                    yield
+                    continue
+                position, header = step
                 if header[MAX_TIMESTAMP] > timestamp:
                     timestamp, offset = (
                         header[MAX_TIMESTAMP],
@@ -179,8 +198,10 @@ class LogSegment:
         except CorruptRecordError:
             # Damage ends the walk: only what can be read counts.
             pass
-        self._time_index_lags = lags
-        self._found_timestamps(timestamp, offset)
+        # Else somebody who could not wait found it in a pause.
+        if self.max_timestamp == _UNKNOWN_TIMESTAMP:
+            self._time_index_lags = lags
+            self._found_timestamps(timestamp, offset)
 
     def _found_timestamps(self, timestamp: int, offset: int) -> None:
         self.max_timestamp, self.offset_of_max_timestamp = timestamp, offset
@@ -213,9 +234,13 @@ class LogSegment:
             pass
         self._found_timestamps(timestamp, largest_at)
 
+    @property
+    def knows_timestamps(self) -> bool:
+        return self.max_timestamp != _UNKNOWN_TIMESTAMP
+
     def largest_timestamp(self) -> int:
         """-1 without records."""
-        if self.max_timestamp == _UNKNOWN_TIMESTAMP:
+        if not self.knows_timestamps:
             self.load_timestamps()
         return self.max_timestamp
 
@@ -408,28 +433,99 @@ class LogSegment:
             last = place.last_offset
         return last + 1
 
-    def find_by_timestamp(self, timestamp: int, start_offset: int) -> TimestampAndOffset | None:
-        """The first record at or above `start_offset` with a timestamp of at least `timestamp`."""
+    def find_by_timestamp(
+        self, timestamp: int, start_offset: int
+    ) -> Generator[None, None, TimestampAndOffset | None]:
+        """The first record at or above `start_offset` with a timestamp of at least `timestamp`.
+        Pauses; raises SliceGone as `_headers_in_steps`.
+        """
         from_offset = max(self.time_index.lookup(timestamp)[1], start_offset)
-        start = self.offset_index.lookup(from_offset)
-        for position, header in scan_headers(self.log.open(), start, self.size):
+        for step in self._headers_in_steps(self.offset_index.lookup(from_offset)):
+            if step is None:
+                yield
+                continue
+            position, header = step
             if (
                 header[BASE_OFFSET] + header[LAST_OFFSET_DELTA] < start_offset
                 or header[MAX_TIMESTAMP] < timestamp
             ):
                 continue
-            data = self._read(position, header)
-            records = (
-                BatchView(data).records()
-                if header[MAGIC_FIELD] == MAGIC
-                else MessageView(data).records(MAX_OUTPUT_BYTES)
-            )
-            for record in records:
+            for record in self._records(position, header):
                 if record.timestamp >= timestamp and record.offset >= start_offset:
                     return TimestampAndOffset(
                         record.timestamp, record.offset, header[PARTITION_LEADER_EPOCH]
                     )
         return None
+
+    def find_largest_timestamp(
+        self, start_offset: int
+    ) -> Generator[None, None, TimestampAndOffset | None]:
+        """The first record with the largest timestamp of those at or above `start_offset`, by the
+        headers of all their batches: the indexes know also what was deleted. Pauses; raises
+        SliceGone as `_headers_in_steps`.
+        """
+        claims: list[tuple[int, int, BatchHeader]] = []
+        for step in self._headers_in_steps(self.offset_index.lookup(start_offset)):
+            if step is None:
+                yield
+                continue
+            position, header = step
+            if (
+                header[BASE_OFFSET] + header[LAST_OFFSET_DELTA] < start_offset
+                or header[MAX_TIMESTAMP] < 0
+                or header[RECORDS_COUNT] == 0  # compaction left it for its producer's sequence
+            ):
+                continue
+            claim = header[MAX_TIMESTAMP], -position, header
+            if len(claims) < _CLAIMS:
+                heappush(claims, claim)
+            else:
+                heappushpop(claims, claim)
+        # The batch that the log start divides, and one whose producer lied, may have less than
+        # their headers say.
+        best: tuple[int, int] | None = None
+        found = None
+        for timestamp, place, header in sorted(claims, reverse=True):
+            if best is not None and (timestamp, place) < best:
+                break
+            records = [
+                record for record in self._records(-place, header) if record.offset >= start_offset
+            ]
+            largest = max(records, key=_timestamp, default=None)
+            if largest is not None and (best is None or (largest.timestamp, place) > best):
+                best = largest.timestamp, place
+                found = TimestampAndOffset(
+                    largest.timestamp, largest.offset, header[PARTITION_LEADER_EPOCH]
+                )
+        return found
+
+    def _headers_in_steps(self, start: int) -> Iterator[tuple[int, BatchHeader] | None]:
+        """Position and header of each batch from the one at `start` to the end as it is now. None
+        after each HEADERS_PER_STEP of them: others may be served.
+
+        Raises SliceGone after a pause in which the segment was truncated, deleted or moved.
+        """
+        end, path, generation = self.size, self.log.path, self.log.generation
+        while True:
+            left = HEADERS_PER_STEP
+            # Opened anew after each pause: the file may have been closed meanwhile.
+            for position, header in scan_headers(self.log.open(), start, end):
+                if not left:
+                    start = position
+                    break
+                left -= 1
+                yield position, header
+            else:
+                return
+            yield None
+            if self.log.path != path or self.log.generation != generation:
+                raise SliceGone(path)
+
+    def _records(self, position: int, header: BatchHeader) -> Iterator[Record]:
+        data = self._read(position, header)
+        if header[MAGIC_FIELD] == MAGIC:
+            return BatchView(data).records()
+        return MessageView(data).records(MAX_OUTPUT_BYTES)
 
     def headers(self) -> Iterator[BatchHeader]:
         """The headers of all batches; ends at damage."""

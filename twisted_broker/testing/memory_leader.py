@@ -34,6 +34,7 @@ from twisted_broker.replication.partition.fetch_data import (
 from twisted_broker.replication.partition.offset_lookup import end_offset_for_epoch, list_offset
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.schema import run_whole
 
 
 class MemoryLeaderEndPoint:
@@ -126,9 +127,8 @@ class MemoryLeaderEndPoint:
         self, topic_partition: TopicPartition, leader_epoch: int, timestamp: int
     ) -> int:
         self._note("offset", (topic_partition, leader_epoch, timestamp))
-        return list_offset(
-            self._partition(topic_partition), timestamp, LOG_END, leader_epoch, True
-        ).offset
+        partition = self._partition(topic_partition)
+        return run_whole(list_offset(partition, timestamp, LOG_END, leader_epoch, True)).offset
 
     async def fetch_epoch_ends(
         self, epochs: Mapping[TopicPartition, LeaderEpochRequest]

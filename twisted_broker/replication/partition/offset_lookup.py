@@ -13,6 +13,7 @@ Source: RL 2.7, 3.4; Kafka's `Partition.fetchOffsetForTimestamp`,
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from twisted_broker.log.append_info import TimestampAndOffset
@@ -40,9 +41,10 @@ def list_offset(
     isolation: int,
     current_leader_epoch: int,
     only_leader: bool,
-) -> TimestampAndOffset:
+) -> Generator[None, None, TimestampAndOffset]:
     """The offset for `timestamp` (ms, or one of the special ones); `NOT_FOUND` when there is
-    none. Raises `BrokerError`: OFFSET_NOT_AVAILABLE, or as `Partition.log_for`.
+    none. Pauses while it searches files. Raises `BrokerError`: OFFSET_NOT_AVAILABLE, or as
+    `Partition.log_for`.
     """
     log = _log(partition, current_leader_epoch, only_leader)
     end_offset = partition.end_for(isolation).offset
@@ -59,11 +61,13 @@ def list_offset(
         )
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return NOT_FOUND
-    found = (
+    found = yield from (
         log.max_timestamp_offset()
         if timestamp == MAX_TIMESTAMP
         else log.find_offset_by_timestamp(timestamp, end_offset)
     )
+    # In a pause its role may have ended.
+    _log(partition, current_leader_epoch, only_leader)
     if found is not None and found.offset < end_offset:
         return found
     if end_is_unsure:

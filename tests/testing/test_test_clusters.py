@@ -18,8 +18,9 @@ from kafka import KafkaConsumer, KafkaProducer
 from kafka.partitioner.default import murmur2 as kafkas_murmur2
 
 from twisted_broker.testing import AsyncCluster, Cluster, ClusterError, ClusterTimeout, Record
-from twisted_broker.testing.cluster import in_seconds, written
+from twisted_broker.testing.cluster import written
 from twisted_broker.testing.cluster_calls import murmur2
+from twisted_broker.testing.handles import in_seconds
 
 pytestmark = pytest.mark.clients
 HERE = Path(__file__).parents[2]

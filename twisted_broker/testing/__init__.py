@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from twisted_broker.testing.async_cluster import (
-        AsyncBroker,
         AsyncCluster,
         AsyncGroup,
         AsyncTopic,
     )
-    from twisted_broker.testing.cluster import Cluster, ClusterBroker, Group, Member, Record, Topic
+    from twisted_broker.testing.cluster import Cluster, Group, Member, Record, Topic
     from twisted_broker.testing.conditions import (
         Condition,
         group,
@@ -32,19 +31,22 @@ if TYPE_CHECKING:
         log_end,
         records,
     )
+    from twisted_broker.testing.handles import ClusterBroker, ClusterClock, Disk, Link
     from twisted_broker.testing.template_client import ClusterError, ClusterTimeout
 
 _HOMES = {
-    "AsyncBroker": "async_cluster",
     "AsyncCluster": "async_cluster",
     "AsyncGroup": "async_cluster",
     "AsyncTopic": "async_cluster",
     "Cluster": "cluster",
-    "ClusterBroker": "cluster",
+    "ClusterBroker": "handles",
+    "ClusterClock": "handles",
     "ClusterError": "template_client",
     "ClusterTimeout": "template_client",
     "Condition": "conditions",
+    "Disk": "handles",
     "Group": "cluster",
+    "Link": "handles",
     "Member": "cluster",
     "Record": "cluster",
     "Topic": "cluster",
@@ -57,16 +59,18 @@ _HOMES = {
     "records": "conditions",
 }
 __all__ = [
-    "AsyncBroker",
     "AsyncCluster",
     "AsyncGroup",
     "AsyncTopic",
     "Cluster",
     "ClusterBroker",
+    "ClusterClock",
     "ClusterError",
     "ClusterTimeout",
     "Condition",
+    "Disk",
     "Group",
+    "Link",
     "Member",
     "Record",
     "Topic",

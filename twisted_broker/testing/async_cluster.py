@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Iterable, Mapping
 from typing import Any
 
 from twisted_broker.testing.cluster import (
@@ -19,7 +18,7 @@ from twisted_broker.testing.cluster import (
     Record,
     Written,
     check_broker,
-    in_seconds,
+    controller_of,
     read,
     settings_text,
     start_arguments,
@@ -27,6 +26,7 @@ from twisted_broker.testing.cluster import (
     written,
 )
 from twisted_broker.testing.conditions import Condition
+from twisted_broker.testing.handles import ClusterBroker, ClusterClock, Disk, Link, in_seconds
 from twisted_broker.testing.template_client import LENGTH, Connection, template
 
 
@@ -140,10 +140,32 @@ class AsyncCluster:
         """As `Cluster.group`."""
         return AsyncGroup(self._running(), name)
 
-    def broker(self, node: int) -> AsyncBroker:
+    def broker(self, node: int) -> ClusterBroker[Awaitable[None]]:
         """As `Cluster.broker`."""
         check_broker(node, self.brokers)
-        return AsyncBroker(self._running(), node)
+        return ClusterBroker(self._running().call, node)
+
+    async def leader(self, topic: str, partition: int) -> ClusterBroker[Awaitable[None]]:
+        """As `Cluster.leader`."""
+        return self.broker(await self._running().call("leader", topic=topic, partition=partition))
+
+    @property
+    def controller(self) -> ClusterBroker[Awaitable[None]]:
+        """As `Cluster.controller`."""
+        return ClusterBroker(self._running().call, controller_of(self.brokers))
+
+    def link(self, one: int | str, other: int | str) -> Link[Awaitable[None]]:
+        """As `Cluster.link`."""
+        return Link(self._running().call, one, other)
+
+    def disk(self, node: int) -> Disk[Awaitable[None]]:
+        """As `Cluster.disk`."""
+        return Disk(self._running().call, node)
+
+    @property
+    def clock(self) -> ClusterClock[Awaitable[None]]:
+        """As `Cluster.clock`."""
+        return ClusterClock(self._running().call)
 
     async def wait_until(self, condition: Condition, within: str | float = 30.0) -> None:
         """As `Cluster.wait_until`."""
@@ -153,30 +175,6 @@ class AsyncCluster:
     def log(self) -> str:
         """What the brokers logged."""
         return self._running().connection.log(0)
-
-
-class AsyncBroker:
-    """A broker of a cluster; as `ClusterBroker`."""
-
-    def __init__(self, calls: _Calls, id: int) -> None:
-        self._calls, self.id = calls, id
-
-    async def stop(self, within: str | float = 30.0) -> None:
-        """As `ClusterBroker.stop`."""
-        await self._calls.call("stop_broker", node=self.id, within=in_seconds(within))
-
-    async def restart(self, within: str | float = 30.0) -> None:
-        """As `ClusterBroker.restart`."""
-        await self._calls.call("restart_broker", node=self.id, within=in_seconds(within))
-
-    @asynccontextmanager
-    async def stopped(self) -> AsyncIterator[None]:
-        """As `ClusterBroker.stopped`, for `async with`."""
-        await self.stop()
-        try:
-            yield
-        finally:
-            await self.restart()
 
 
 class AsyncTopic:

@@ -7,19 +7,19 @@ Owns the public interface; docs/TESTING.md shows its use.
 2. Everything is in memory and on free ports of 127.0.0.1, unless `data` names a directory.
 3. Any Kafka client works with `bootstrap`; `Topic` and `Group` need none.
 
-Source: our own. Not here: the process (`template_client.py`), the same for asyncio
-(`async_cluster.py`), fixtures of pytest (`pytest_plugin.py`).
+Source: our own. Not here: the process (`template_client.py`), what is struck (`handles.py`), the
+same for asyncio (`async_cluster.py`), fixtures of pytest (`pytest_plugin.py`).
 """
 
 from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from twisted_broker.testing.conditions import Condition
+from twisted_broker.testing.handles import ClusterBroker, ClusterClock, Disk, Link, in_seconds
 from twisted_broker.testing.template_client import Connection, template
 
 Written = bytes | tuple[bytes | str | None, bytes | None] | Mapping[str, Any]
@@ -28,6 +28,7 @@ of pairs), `timestamp` (ms) and `partition`, each of which may be left out.
 """
 Position = tuple[str, int]
 _SECONDS = 30.0
+CONTROLLER_NODE = 100
 
 
 class Record(NamedTuple):
@@ -47,17 +48,6 @@ class Member(NamedTuple):
 
     id: str
     client_id: str
-
-
-def in_seconds(within: str | float) -> float:
-    """Of `"10s"`, `"500ms"`, `"2m"`, or a number of seconds. Raises ValueError."""
-    if not isinstance(within, str):
-        return float(within)
-    for unit, factor in (("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0), ("d", 86400.0)):
-        number = within.removesuffix(unit).strip()
-        if within.endswith(unit) and number.replace(".", "", 1).isdigit():
-            return float(number) * factor
-    raise ValueError(f"{within!r} is no duration: write a number of seconds, or 500ms, 10s, 2m")
 
 
 def _text(content: bytes | str | None) -> str | None:
@@ -134,6 +124,11 @@ def wait_arguments(condition: Condition, within: str | float) -> dict[str, Any]:
     return {"condition": condition.form, "within": in_seconds(within)}
 
 
+def controller_of(brokers: list[int]) -> int:
+    """Its id, in a cluster of these."""
+    return brokers[0] if len(brokers) == 1 else CONTROLLER_NODE
+
+
 def check_broker(node: int, known: list[int]) -> None:
     """Raises ValueError: it is none of the `known`."""
     if node not in known:
@@ -206,10 +201,33 @@ class Cluster:
         """A consumer group, which need not be there yet."""
         return Group(self._connection, name)
 
-    def broker(self, node: int) -> ClusterBroker:
+    def broker(self, node: int) -> ClusterBroker[None]:
         """One of its brokers, by its id. Raises ValueError."""
         check_broker(node, self.brokers)
-        return ClusterBroker(self._connection, node)
+        return ClusterBroker(self._connection.call, node)
+
+    def leader(self, topic: str, partition: int) -> ClusterBroker[None]:
+        """The broker that leads a partition. Raises ClusterError, ClusterTimeout."""
+        found = self._connection.call("leader", topic=topic, partition=partition)
+        return self.broker(found)
+
+    @property
+    def controller(self) -> ClusterBroker[None]:
+        """A machine of its own, beside several brokers; of one, that broker."""
+        return ClusterBroker(self._connection.call, controller_of(self.brokers))
+
+    def link(self, one: int | str, other: int | str) -> Link[None]:
+        """Between two machines, by their ids (100: the controller), or of `"client"` and one."""
+        return Link(self._connection.call, one, other)
+
+    def disk(self, node: int) -> Disk[None]:
+        """Of a machine, by its id."""
+        return Disk(self._connection.call, node)
+
+    @property
+    def clock(self) -> ClusterClock[None]:
+        """The time of all machines."""
+        return ClusterClock(self._connection.call)
 
     def wait_until(self, condition: Condition, within: str | float = _SECONDS) -> None:
         """Returns when it holds at every broker that runs. Raises ClusterTimeout, which says what
@@ -242,36 +260,6 @@ class Cluster:
                 self._connection.call("stop")
         finally:
             self._connection.close()
-
-
-class ClusterBroker:
-    """A broker of a cluster. Each call returns when all brokers that run know what it did, and
-    lead what they should. Raises ClusterError, ClusterTimeout.
-    """
-
-    def __init__(self, connection: Connection, id: int) -> None:
-        self._connection, self.id = connection, id
-
-    def stop(self, within: str | float = _SECONDS) -> None:
-        """A controlled shutdown, after which its port refuses; others lead what it led, where they
-        can. Nothing for one that is stopped.
-        """
-        self._connection.call("stop_broker", node=self.id, within=in_seconds(within))
-
-    def restart(self, within: str | float = _SECONDS) -> None:
-        """Starts it, on its port and with its files; stops it before, where it runs. It is in the
-        ISRs again when this returns.
-        """
-        self._connection.call("restart_broker", node=self.id, within=in_seconds(within))
-
-    @contextmanager
-    def stopped(self) -> Iterator[None]:
-        """Stopped within a `with`, and started again at its end."""
-        self.stop()
-        try:
-            yield
-        finally:
-            self.restart()
 
 
 class Topic:

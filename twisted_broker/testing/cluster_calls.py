@@ -146,6 +146,23 @@ class ClusterCalls:
             }
         return topic if len(leading) == len(topic.partitions) else None
 
+    async def leader(self, topic: str, partition: int, within: float = 30.0) -> int:
+        """The id of the broker that leads it, as all that run know."""
+        name = TopicPartition(topic, partition)
+
+        def found() -> int | None:
+            known = self._topic(topic)
+            if known is None or partition not in known.partitions:
+                return None
+            leader = known.partitions[partition].leader
+            for broker in self._brokers:
+                if broker.config.node_id == leader and broker.role is not None:
+                    own = broker.role.replica_manager.partitions.get(name)
+                    return leader if own is not None and own.is_leader else None
+            return None
+
+        return await self._until(found, within, f"a leader of {name}")
+
     # records
 
     async def produce(

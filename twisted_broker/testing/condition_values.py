@@ -273,9 +273,9 @@ def unsettled(brokers: Sequence[Broker]) -> str:
     return ""
 
 
-def out_of_isr(image: MetadataImage, node: int) -> TopicPartition | None:
-    """One that has a leader, and this broker out of its ISR."""
+def out_of_isr(image: MetadataImage, node: int, leaders: set[int]) -> TopicPartition | None:
+    """One that one of these leads, with this broker out of its ISR."""
     for name, known in _partitions(image):
-        if known.leader >= 0 and node in known.replicas and node not in known.isr:
+        if known.leader in leaders and node in known.replicas and node not in known.isr:
             return name
     return None

@@ -1,33 +1,36 @@
 """The brokers of a test's cluster, in the process and the reactor of the caller.
 
-Owns `RunningCluster`: their settings, start and stop, together and one by one.
+Owns `RunningCluster`: their settings, start and stop, together and one by one, and what is done to
+their machines, links and disks.
 
 1. Topics have as many replicas as there are brokers, three at most, unless a setting says
    otherwise.
 2. It is ready when every broker serves clients and the topics are there.
-3. Several brokers have a controller of its own beside them, node 100, which no test stops: any of
-   them may be stopped. One alone is its controller, too.
-4. A broker that is stopped keeps its world: its files, also in memory, and its port, which a socket
-   that does not listen holds for it meanwhile. Clients are refused there.
-5. Stop and restart of one end when every broker that runs knows it and leads what it should.
+3. Each broker is a machine of its own; several have a controller beside them, node 100, which is
+   one, too. One alone is its controller.
+4. Machines talk in memory, clients by TCP. Brokers talk by TCP as well where a setting names the
+   listener between them, or an authorizer: then who they are counts.
+5. A call returns when what it says holds on every machine that runs, or raises what is missing. A
+   machine that is frozen does not count.
+6. A machine whose process ended keeps its files, also in memory, and its port.
 
-Not here: the unclean death of one. Brokers of one process share its reactor and its threads:
-nothing takes those of one away at a moment, as the end of a process does.
-
-Ring 2. Source: our own. Not here: what is asked of it (`cluster_calls.py`).
+Ring 2. Source: our own. Not here: what is asked of it (`cluster_calls.py`), what a machine is
+(`machine.py`).
 """
 
 from __future__ import annotations
 
-import dataclasses
 import posixpath
-import socket
-from collections.abc import Callable, Mapping
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from twisted.internet.defer import Deferred, ensureDeferred, succeed
 from twisted.internet.task import deferLater
+from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from twisted_broker.broker import STARTING_ERRORS, Broker
 from twisted_broker.config import BrokerConfig
@@ -35,25 +38,59 @@ from twisted_broker.interfaces import Runtime
 from twisted_broker.local_cluster import LocalCluster
 from twisted_broker.net.listeners import parse_endpoints
 from twisted_broker.reactor_watch import ReactorWatch
+from twisted_broker.security.security_protocol import PROTOCOL_MAP
 from twisted_broker.start_checks import StartError
 from twisted_broker.tap import MEMORY, MonotonicClock, Options, file_limit, production_runtime
+from twisted_broker.testing.cluster import CONTROLLER_NODE
 from twisted_broker.testing.cluster_calls import CallFailed, ClusterCalls
 from twisted_broker.testing.condition_values import out_of_isr, unsettled
+from twisted_broker.testing.live_clock import LiveClock
+from twisted_broker.testing.live_network import CLIENTS, LiveNetwork
+from twisted_broker.testing.machine import Machine
 
 _MOST_REPLICAS = 3
-_CONTROLLER_NODE = 100
 _PAUSE_SECONDS = 0.005
+_BROKER_PORT, _CONTROLLER_PORT = 9092, 9093
+_BETWEEN_BROKERS = "INTERNAL"
+_MOST_ADVANCED, _STOP_SECONDS = 600.0, 30.0
+_OF_OTHERS = (
+    "authorizer.class.name",
+    "inter.broker.listener.name",
+    "security.inter.broker.protocol",
+)
+_logger = Logger(namespace="replog.testing")
 
 
 class _Brokers(LocalCluster):
-    """`on_failure(reason)`: they cannot start, or go on."""
+    """`machines`: by node. `on_failure(reason)`: they cannot start; `on_end(broker, reason)`: one
+    cannot go on.
+    """
 
-    def __init__(self, on_failure: Callable[[str], None], *arguments: Any, **more: Any) -> None:
-        super().__init__(*arguments, **more)
-        self._on_failure = on_failure
+    def __init__(
+        self,
+        machines: Mapping[int, Machine],
+        on_failure: Callable[[str], None],
+        on_end: Callable[[Broker, str], None],
+        configs: list[BrokerConfig],
+        outside: Runtime,
+        **more: Any,
+    ) -> None:
+        # What belongs to no machine waits by the clock outside.
+        super().__init__(configs, lambda config: outside, **more)
+        self._machines = machines
+        self._on_failure, self._on_end = on_failure, on_end
+
+    def _make(self, config: BrokerConfig, runtime: Runtime) -> Broker:
+        return super()._make(config, self._machines[config.node_id].switch_on())
 
     def _fail(self, reason: str) -> None:
         self._on_failure(reason)
+
+    def _fail_one(self, index: int, reason: str) -> None:
+        if self._is_ready:
+            self._on_end(self.brokers[index], reason)
+        else:
+            self._fail(reason)
 
     def runs(self, broker: Broker) -> bool:
         return broker not in self._ended
@@ -63,21 +100,26 @@ class _Brokers(LocalCluster):
         self._ended[broker] = ensureDeferred(self._stop_broker(broker))
         await self._ended[broker]
 
-    async def come_back(self, broker: Broker) -> None:
-        """Starts it again, after `leave`. Raises one of STARTING_ERRORS."""
+    def forget(self, broker: Broker) -> None:
+        """Its process ended without a word."""
+        self._ended[broker] = succeed(None)
+        self._status_ports.pop(broker, None)
+
+    def come_back(self, broker: Broker) -> tuple[Broker, Deferred[None]]:
+        """Another process in its place, and its start, which fails with one of STARTING_ERRORS."""
         index = self.brokers.index(broker)
         config = BrokerConfig({**broker.config.static, "listeners": _bound(broker)})
+        runtime = self._machines[config.node_id].switch_on()
         fail = partial(self._fail_one, index)
-        again = Broker(config, broker.runtime, self._cluster_id, self._descriptors, fail)
-        self.brokers[index], self._ended[again] = again, succeed(None)
-        try:
-            await self._start_one(again)
-        except BaseException:
-            await self._stop_broker(again)
-            self.brokers[index] = broker  # which knows its ports, for the next attempt
-            raise
-        finally:
-            del self._ended[again]
+        again = Broker(config, runtime, self._cluster_id, self._descriptors, fail)
+        self.brokers[index] = again
+        return again, ensureDeferred(self._start_one(again))
+
+    def take_back(self, again: Broker, broker: Broker) -> None:
+        """It did not start: the one before it knows its ports, for the next attempt."""
+        self.forget(again)
+        del self._ended[again]
+        self.brokers[self.brokers.index(again)] = broker
 
 
 def _bound(broker: Broker) -> str:
@@ -87,18 +129,28 @@ def _bound(broker: Broker) -> str:
     return ",".join(str(each._replace(port=ports[each.name])) for each in given)
 
 
+def machine_name(node: int) -> str:
+    """On the network."""
+    return "controller" if node == CONTROLLER_NODE else f"broker-{node}"
+
+
+def _title(node: int) -> str:
+    """For people."""
+    return "the controller" if node == CONTROLLER_NODE else f"broker {node}"
+
+
 def _with_controller(configs: list[BrokerConfig]) -> list[BrokerConfig]:
     """With one more, the first: the controller that was node 1's."""
     first = dict(configs[0].static)
     names = {each.upper() for each in configs[0].names("controller.listener.names")}
     listeners = parse_endpoints("listeners", configs[0].names("listeners"))
     controller = first | {
-        "node.id": str(_CONTROLLER_NODE),
+        "node.id": str(CONTROLLER_NODE),
         "process.roles": "controller",
         "listeners": ",".join(str(each) for each in listeners if each.name in names),
         "replog.status.port": "-1",
     }
-    for name in ("advertised.listeners", "broker.id"):
+    for name in ("advertised.listeners", "broker.id", "inter.broker.listener.name"):
         controller.pop(name, None)
     for name in ("log.dirs", "metadata.log.dir"):
         if name in first:
@@ -107,6 +159,29 @@ def _with_controller(configs: list[BrokerConfig]) -> list[BrokerConfig]:
     first["process.roles"] = "broker"
     first["listeners"] = ",".join(str(each) for each in listeners if each.name not in names)
     return [BrokerConfig(controller), BrokerConfig(first), *configs[1:]]
+
+
+def _on_its_machine(config: BrokerConfig) -> BrokerConfig:
+    """Its listeners but the clients' are on the network in memory."""
+    values = dict(config.static)
+    host = machine_name(config.node_id)
+    controllers = {each.upper() for each in config.names("controller.listener.names")}
+    listeners = [
+        each._replace(host=host, port=_CONTROLLER_PORT) if each.name in controllers else each
+        for each in parse_endpoints("listeners", config.names("listeners"))
+    ]
+    entries = [str(each) for each in listeners]
+    if "broker" in config.names("process.roles") and not values.keys() & set(_OF_OTHERS):
+        own = f"{_BETWEEN_BROKERS}://{host}:{_BROKER_PORT}"
+        entries.append(own)
+        values["inter.broker.listener.name"] = _BETWEEN_BROKERS
+        if "advertised.listeners" in values:
+            values["advertised.listeners"] += f",{own}"
+        protocols = [config.text(PROTOCOL_MAP) or "", f"{_BETWEEN_BROKERS}:PLAINTEXT"]
+        if PROTOCOL_MAP not in values:
+            protocols += [f"{each}:PLAINTEXT" for each in controllers]
+        values[PROTOCOL_MAP] = ",".join(protocols)
+    return BrokerConfig(values | {"listeners": ",".join(entries)})
 
 
 class RunningCluster:
@@ -137,41 +212,67 @@ class RunningCluster:
         self._topics = dict(topics or {})
         self._ready: Deferred[None] = Deferred()
         self._failed = ""
-        self._runtimes: list[Runtime] = []
-        self._is_in_memory = data is None
-        self._held: dict[int, list[socket.socket]] = {}
         self._running: list[Broker] = []
         configs = options.broker_configs
+        configs = [
+            _on_its_machine(each)
+            for each in (configs if brokers == 1 else _with_controller(configs))
+        ]
         from twisted.internet import reactor
 
+        self._reactor: Any = reactor
+        outside = production_runtime(reactor, configs[0], ReactorWatch(0), in_memory=True)
+        self._outside: Runtime = outside
+        outside.clock = MonotonicClock(reactor)
+        self._clock = LiveClock(reactor)
+        draw = random.Random()
+        self._network = LiveNetwork(self._clock, draw)
+        self._machines = {
+            each.node_id: Machine(
+                machine_name(each.node_id),
+                self._network,
+                reactor,
+                data is not None,
+                draw.randrange(1 << 30),
+            )
+            for each in configs
+        }
         self._service = _Brokers(
+            self._machines,
             self._fail,
-            configs if brokers == 1 else _with_controller(configs),
-            partial(self._runtime, reactor),
+            self._cannot_go_on,
+            configs,
+            outside,
             reactor=reactor,
             descriptors=file_limit(reactor),
             when_ready=partial(self._ready.callback, None),
         )
         self._calls: ClusterCalls | None = None
 
-    def _runtime(self, reactor: Any, config: BrokerConfig) -> Runtime:
-        watch = ReactorWatch(0)
-        made = production_runtime(reactor, config, watch, in_memory=self._is_in_memory)
-        self._runtimes.append(dataclasses.replace(made, clock=MonotonicClock(reactor)))
-        return self._runtimes[-1]
-
     def _fail(self, reason: str) -> None:
         self._failed = reason
         if not self._ready.called:
             self._ready.errback(StartError(reason))
 
+    def _cannot_go_on(self, broker: Broker, reason: str) -> None:
+        # Not within the call that found the failure: it may be in the middle of a log.
+        self._reactor.callLater(0, self._end_failed, broker, reason)
+
+    def _end_failed(self, broker: Broker, reason: str) -> None:
+        if self._service.runs(broker):
+            name = _title(broker.config.node_id)
+            _logger.critical("{name} stops: {reason}", name=name, reason=reason)
+            self._ended_by_disk.add(broker.config.node_id)
+            ensureDeferred(self.kill(broker.config.node_id))
+
     async def start(self) -> None:
         """Ends when it serves clients and has its topics. Raises StartError."""
+        self._ended_by_disk: set[int] = set()
         self._service.startService()
         await self._ready
         self._note_running()
         self.ids = sorted(each.config.node_id for each in self._running)
-        self._calls = ClusterCalls(self._running, self._service.runtime)
+        self._calls = ClusterCalls(self._running, self._outside)
         for name, partitions in self._topics.items():
             await self._calls.make_topic(name, partitions)
 
@@ -187,26 +288,89 @@ class RunningCluster:
         self._running[:] = [
             each
             for each in self._service.brokers
-            if "broker" in each.roles and self._service.runs(each)
+            if "broker" in each.roles
+            and self._service.runs(each)
+            and not self._machine(each).is_frozen
         ]
+
+    def _machine(self, broker: Broker) -> Machine:
+        return self._machines[broker.config.node_id]
 
     async def stop(self) -> None:
         """In order: files are closed as after a clean shutdown, and nothing is left behind."""
         if self._calls is not None:
             self._calls.close()
-        await self._service.stopService()
-        for node in [*self._held]:
-            self._let_go(node)
-        for runtime in self._runtimes:
-            network: Any = runtime.network
-            await network.close()
+        for machine in self._machines.values():
+            machine.heal_disk()
+            if machine.is_frozen:
+                machine.thaw()
+        ways = [*self._network.blocked, *self._network.delays, *self._network.rates]
+        self._network.heal_ways(ways)
+        with suppress(CallFailed, TimeoutError):
+            first = self._service.brokers[0]
+            if not self._service.runs(first):  # a controlled shutdown asks the controller
+                await self.restart_broker(first.config.node_id, _STOP_SECONDS)
+            await self._until_done(
+                self._service.stopService(), _STOP_SECONDS, "the cluster has not stopped"
+            )
+        for machine in self._machines.values():
+            if machine.is_on:
+                await machine.off()
+            await machine.power_is_back()
+            await machine.close()
+        self._clock.stop()
+        network: Any = self._outside.network
+        await network.close()
 
-    # one broker
+    # machines
 
     def _broker(self, node: int) -> Broker:
-        if node not in self.ids:
-            raise CallFailed(f"there is no broker {node}: {', '.join(map(str, self.ids))}")
-        return next(each for each in self._service.brokers if each.config.node_id == node)
+        """Raises CallFailed."""
+        for each in self._service.brokers:
+            if each.config.node_id == node:
+                return each
+        raise CallFailed(f"there is no broker {node}: {', '.join(map(str, self.ids))}")
+
+    def _process(self, node: int) -> Broker:
+        """One that runs. Raises CallFailed."""
+        broker = self._broker(node)
+        if not self._service.runs(broker):
+            raise CallFailed(f"{_title(node)} does not run")
+        return broker
+
+    async def kill(self, node: int) -> None:
+        """Its process is gone. Nothing for one that does not run. Raises CallFailed."""
+        broker = self._broker(node)
+        if self._service.runs(broker):
+            self._service.forget(broker)
+            await self._machine(broker).off()
+            self._note_running()
+
+    async def crash(self, node: int, lose_unsynced: bool, torn: bool) -> None:
+        """Its machine has no power any more. Raises CallFailed."""
+        broker = self._process(node)
+        if torn and not lose_unsynced:
+            raise CallFailed("what is not lost is not torn: lose_unsynced=True goes with torn=True")
+        if lose_unsynced:
+            self._machine(broker).check_can_lose()
+        self._service.forget(broker)
+        self._machine(broker).lose_power(0.5 if torn else 0.0 if lose_unsynced else 1.0)
+        self._note_running()
+
+    async def freeze(self, node: int) -> None:
+        """Nothing of it runs until `thaw`. Raises CallFailed."""
+        self._machine(self._process(node)).freeze()
+        self._note_running()
+
+    async def thaw(self, node: int, within: float = 30.0) -> None:
+        """It goes on; ends when it is in the ISRs again, as a restart. Raises CallFailed,
+        TimeoutError.
+        """
+        machine = self._machine(self._process(node))
+        if machine.is_frozen:
+            machine.thaw()
+            self._note_running()
+            await self._until(partial(self._lacks_of_back, node), within)
 
     async def stop_broker(self, node: int, within: float = 30.0) -> None:
         """In order: what it led is led by others, where they can. Nothing for one that is stopped.
@@ -215,73 +379,183 @@ class RunningCluster:
         broker = self._broker(node)
         if not self._service.runs(broker):
             return
-        self._running.remove(broker)
-        await self._service.leave(broker)
-        self._held[node] = [_holding(each.host, each.port) for each in broker.listeners]
+        if self._machine(broker).is_frozen:
+            raise CallFailed(f"{_title(node)} is frozen: thaw it, or kill it")
+        if broker in self._running:
+            self._running.remove(broker)
+        if not self._service.runs(self._service.brokers[0]):
+            broker.skip_controlled_shutdown()
+        left = ensureDeferred(self._service.leave(broker))
+        await self._until_done(left, within, f"{_title(node)} has not stopped")
+        await self._machine(broker).off()
+        await self._until(partial(self._lacks_of_gone, node), within)
 
-        def lacks() -> str:
-            for each in self._running:
-                known = _image(each).brokers.get(node)
-                if known is not None and not known.fenced:
-                    return f"broker {each.config.node_id} takes broker {node} for running"
-            return unsettled(self._running)
-
-        await self._until(lacks, within)
+    def _lacks_of_gone(self, node: int) -> str:
+        for each in self._running:
+            known = _image(each).brokers.get(node)
+            if known is not None and not known.fenced:
+                return f"broker {each.config.node_id} takes broker {node} for running"
+        return unsettled(self._running)
 
     async def restart_broker(self, node: int, within: float = 30.0) -> None:
         """Stops it, where it runs, and starts it with its id, port and files; ends when it is in
         the ISRs again, where there is a leader that can take it. Raises CallFailed, TimeoutError.
         """
         await self.stop_broker(node, within)
-        self._let_go(node)
+        broker = self._broker(node)
+        machine = self._machine(broker)
+        await machine.power_is_back()
+        machine.let_ports_go()
+        self._ended_by_disk.discard(node)
+        again, started = self._service.come_back(broker)
         try:
-            await self._service.come_back(self._broker(node))
-        except STARTING_ERRORS as error:
-            raise CallFailed(f"broker {node} does not start again: {error}") from None
+            await self._until_done(started, within, f"{_title(node)} has not started")
+        except BaseException as error:
+            self._service.take_back(again, broker)
+            await machine.off()
+            if isinstance(error, STARTING_ERRORS):
+                raise CallFailed(f"{_title(node)} does not start again: {error}") from None
+            raise
         self._note_running()
+        await self._until(partial(self._lacks_of_back, node), within)
+
+    def _lacks_of_back(self, node: int) -> str:
+        if node not in self.ids:
+            return unsettled(self._running)
         role = self._broker(node).role
         assert role is not None
         epoch = role.lifecycle.broker_epoch
+        running = {each.config.node_id for each in self._running}
+        for each in self._running:
+            known = _image(each).brokers.get(node)
+            if known is None or known.fenced or known.epoch != epoch:
+                return f"broker {each.config.node_id} does not know that broker {node} runs"
+            out = out_of_isr(_image(each), node, running)
+            if out is not None:
+                return f"broker {node} is not in the ISR of {out}"
+        return unsettled(self._running)
 
-        def lacks() -> str:
-            for each in self._running:
-                known = _image(each).brokers.get(node)
-                if known is None or known.fenced or known.epoch != epoch:
-                    return f"broker {each.config.node_id} does not know that broker {node} runs"
-                out = out_of_isr(_image(each), node)
-                if out is not None:
-                    return f"broker {node} is not in the ISR of {out}"
-            return unsettled(self._running)
+    # links
 
-        await self._until(lacks, within)
+    def _names(self, one: int | str, other: int | str) -> tuple[str, str]:
+        """Of the two ends of a link. Raises CallFailed."""
+        names = [CLIENTS if each == CLIENTS else self._name(each) for each in (one, other)]
+        if names[0] == names[1]:
+            raise CallFailed(f"a link has two ends, not {names[0]} twice")
+        known = self._broker(self.ids[0]).config.static
+        if CLIENTS not in names and known.get("inter.broker.listener.name") != _BETWEEN_BROKERS:
+            raise CallFailed(
+                "brokers talk by TCP here, as a setting of listeners or authorizers wants it: only "
+                "links of clients can be struck"
+            )
+        return names[0], names[1]
+
+    def _name(self, node: int | str) -> str:
+        if node not in self._machines:
+            known = ", ".join(map(str, sorted(self._machines)))
+            raise CallFailed(f"there is no machine {node!r}: there are {known}, and {CLIENTS!r}")
+        return machine_name(int(node))
+
+    async def cut_link(self, one: int | str, other: int | str, one_way: bool) -> None:
+        """What is sent over it is held; `one_way`: only what goes from `one` to the other."""
+        ends = self._names(one, other)
+        self._network.block(*ends)
+        if not one_way:
+            self._network.block(ends[1], ends[0])
+
+    async def delay_link(self, one: int | str, other: int | str, seconds: float) -> None:
+        """In each direction."""
+        ends = self._names(one, other)
+        self._network.delays[ends] = self._network.delays[ends[::-1]] = seconds
+
+    async def narrow_link(self, one: int | str, other: int | str, bytes_per_second: float) -> None:
+        """In each direction, of each connection."""
+        ends = self._names(one, other)
+        if bytes_per_second <= 0:
+            raise CallFailed(f"a link has more than {bytes_per_second} bytes a second: cut it")
+        self._network.rates[ends] = self._network.rates[ends[::-1]] = bytes_per_second
+
+    async def heal_link(self, one: int | str, other: int | str) -> None:
+        """As new; what it held arrives."""
+        ends = self._names(one, other)
+        self._network.heal_ways([ends, ends[::-1]])
+
+    async def drop_connections(self, one: int | str, other: int | str) -> None:
+        """They are reset, at both ends; new ones can be made."""
+        self._network.drop(*self._names(one, other))
+
+    # disks
+
+    async def strike_disk(self, node: int, verb: str, **how: Any) -> None:
+        """Raises CallFailed."""
+        try:
+            getattr(self._machine(self._broker(node)), f"{verb}_disk")(**how)
+        except ValueError as error:
+            raise CallFailed(str(error)) from None
+
+    async def heal_disk(self, node: int, within: float = 30.0) -> None:
+        """As new; a broker that ended because of it is started again. Raises CallFailed,
+        TimeoutError.
+        """
+        self._machine(self._broker(node)).heal_disk()
+        if node in self._ended_by_disk:
+            await self.restart_broker(node, within)
+
+    # time
+
+    async def advance(self, seconds: float) -> None:
+        """Moves the time of all machines on. Raises CallFailed."""
+        if not 0 <= seconds <= _MOST_ADVANCED:
+            raise CallFailed(f"time is advanced by 0 to {_MOST_ADVANCED:g} s, not by {seconds:g}")
+        await self._clock.advance(seconds)
+
+    # waiting
 
     async def _until(self, lacks: Callable[[], str], within: float) -> None:
-        clock = self._service.runtime.clock
+        clock = self._outside.clock
         deadline = clock.seconds() + within
         while lack := lacks():
             if clock.seconds() >= deadline:
                 raise TimeoutError(f"{lack} after {within:g} s")
             await deferLater(clock, _PAUSE_SECONDS)  # type: ignore[arg-type]
 
-    def _let_go(self, node: int) -> None:
-        for each in self._held.pop(node, ()):
-            each.close()
+    async def _until_done(self, work: Deferred[None], within: float, lack: str) -> None:
+        """Raises what it raises; TimeoutError."""
+        found: list[Any] = []
+        work.addBoth(found.append)
+        await self._until(lambda: "" if found else lack, within)
+        if isinstance(found[0], Failure):
+            found[0].raiseException()
 
     async def call(self, name: str, arguments: dict[str, Any]) -> Any:
         """Raises CallFailed, TimeoutError."""
-        own = {"stop_broker": self.stop_broker, "restart_broker": self.restart_broker}
-        found: Callable[..., Any] = own.get(name) or getattr(self.calls, name)
-        return await found(**arguments)
+        own: Callable[..., Awaitable[Any]] | None = _OWN.get(name)
+        if own is not None:
+            return await own(self, **arguments)
+        return await getattr(self.calls, name)(**arguments)
+
+
+_OWN: dict[str, Callable[..., Awaitable[Any]]] = {
+    each.__name__: each
+    for each in (
+        RunningCluster.advance,
+        RunningCluster.crash,
+        RunningCluster.cut_link,
+        RunningCluster.delay_link,
+        RunningCluster.drop_connections,
+        RunningCluster.freeze,
+        RunningCluster.heal_disk,
+        RunningCluster.heal_link,
+        RunningCluster.kill,
+        RunningCluster.narrow_link,
+        RunningCluster.restart_broker,
+        RunningCluster.stop_broker,
+        RunningCluster.strike_disk,
+        RunningCluster.thaw,
+    )
+}
 
 
 def _image(broker: Broker) -> Any:
     assert broker.role is not None
     return broker.role.observer.image
-
-
-def _holding(host: str, port: int) -> socket.socket:
-    """Nobody else gets the port; who connects is refused."""
-    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    made.bind((host, port))
-    return made

@@ -9,8 +9,7 @@ Ring 2. Source: our own. Not here: what a cluster is (`cluster.py`).
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Iterable, Mapping
 from typing import Any
 
 from twisted_broker.testing.cluster import (
@@ -19,7 +18,7 @@ from twisted_broker.testing.cluster import (
     Record,
     Written,
     check_broker,
-    in_seconds,
+    controller_of,
     read,
     settings_text,
     start_arguments,
@@ -27,6 +26,7 @@ from twisted_broker.testing.cluster import (
     written,
 )
 from twisted_broker.testing.conditions import Condition
+from twisted_broker.testing.handles import ClusterBroker, ClusterClock, Disk, Link, in_seconds
 from twisted_broker.testing.running_cluster import RunningCluster
 
 
@@ -94,38 +94,39 @@ class Cluster:
         """A consumer group, which need not be there yet."""
         return Group(self._running, name)
 
-    def broker(self, node: int) -> ClusterBroker:
+    def broker(self, node: int) -> ClusterBroker[Awaitable[None]]:
         """As `twisted_broker.testing.Cluster.broker`."""
         check_broker(node, self.brokers)
-        return ClusterBroker(self._running, node)
+        return ClusterBroker(self._call, node)
+
+    async def leader(self, topic: str, partition: int) -> ClusterBroker[Awaitable[None]]:
+        """As `twisted_broker.testing.Cluster.leader`."""
+        return self.broker(await self._call("leader", topic=topic, partition=partition))
+
+    @property
+    def controller(self) -> ClusterBroker[Awaitable[None]]:
+        """As `twisted_broker.testing.Cluster.controller`."""
+        return ClusterBroker(self._call, controller_of(self.brokers))
+
+    def link(self, one: int | str, other: int | str) -> Link[Awaitable[None]]:
+        """As `twisted_broker.testing.Cluster.link`."""
+        return Link(self._call, one, other)
+
+    def disk(self, node: int) -> Disk[Awaitable[None]]:
+        """As `twisted_broker.testing.Cluster.disk`."""
+        return Disk(self._call, node)
+
+    @property
+    def clock(self) -> ClusterClock[Awaitable[None]]:
+        """As `twisted_broker.testing.Cluster.clock`."""
+        return ClusterClock(self._call)
+
+    async def _call(self, name: str, /, **arguments: Any) -> Any:
+        return await self._running.call(name, arguments)
 
     async def wait_until(self, condition: Condition, within: str | float = 30.0) -> None:
         """As `twisted_broker.testing.Cluster.wait_until`; raises TimeoutError."""
         await self._running.calls.wait_until(**wait_arguments(condition, within))
-
-
-class ClusterBroker:
-    """A broker of a cluster; as `twisted_broker.testing.ClusterBroker`, awaited."""
-
-    def __init__(self, running: RunningCluster, id: int) -> None:
-        self._running, self.id = running, id
-
-    async def stop(self, within: str | float = 30.0) -> None:
-        """A controlled shutdown."""
-        await self._running.stop_broker(self.id, in_seconds(within))
-
-    async def restart(self, within: str | float = 30.0) -> None:
-        """With its port and its files."""
-        await self._running.restart_broker(self.id, in_seconds(within))
-
-    @asynccontextmanager
-    async def stopped(self) -> AsyncIterator[None]:
-        """Stopped within an `async with`."""
-        await self.stop()
-        try:
-            yield
-        finally:
-            await self.restart()
 
 
 class Topic:

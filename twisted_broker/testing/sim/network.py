@@ -156,10 +156,13 @@ class SimNetwork:
             SimTransport(self, far_clock, there, here),
         )
         near.peer, far.peer = far, near
-        near.pipe = Pipe(self, (near_clock.name, far_clock.name), far_clock, extra)
-        far.pipe = Pipe(self, (far_clock.name, near_clock.name), near_clock, extra)
+        near.pipe = self.make_pipe((near_clock.name, far_clock.name), far_clock, extra)
+        far.pipe = self.make_pipe((far_clock.name, near_clock.name), near_clock, extra)
         self.connections.append(near)
         return near, far
+
+    def make_pipe(self, way: tuple[str, str], goal: NodeClock, extra: float) -> Pipe:
+        return Pipe(self, way, goal, extra)
 
     def reset(self, side: SimTransport) -> None:
         """One side gave up: what it sent may be lost, or come late; then the other side hears

@@ -1,0 +1,263 @@
+"""A machine of a test's cluster: its clock, its disk and its place on the network.
+
+Owns `Machine`: what runs on it is gone at once when it is killed, waits when it is frozen, and is
+found by the next process as the disk has it.
+
+1. Nothing of a process happens after its death: its timers never run, its connections are reset
+   (without power: silent until it is back), its files are closed and its locks are free.
+2. A disk in memory can lose what was not synced, fill up, fail and stall. That of a directory
+   (`data`) only stalls: it is the system's.
+3. A job of a disk waits while that stalls; nothing else does.
+
+Source: `testing/sim/node.py`, on a real clock. Not here: brokers (`running_cluster.py`).
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+from random import Random
+from typing import Any
+from weakref import WeakSet
+
+from twisted.internet.defer import maybeDeferred
+
+from twisted_broker.interfaces import Runtime
+from twisted_broker.log.filesystem import OsFile, OsFileSystem
+from twisted_broker.net.network import ReactorNetwork
+from twisted_broker.testing.live_network import LiveNetwork, MachineNetwork
+from twisted_broker.testing.sim.clock import NodeClock
+from twisted_broker.testing.sim.disk import SimDisk
+from twisted_broker.testing.sim.disk_faults import Fault
+from twisted_broker.testing.sim.stalling_worker import StallingWorker
+
+OPERATIONS = ("any", "create", "fsync", "open", "read", "remove", "rename", "truncate", "write")
+_NAMES = {"any": "", "fsync": "sync"}
+
+
+class _MemoryDisk(SimDisk):
+    """One that remembers nothing of what was done to it."""
+
+    def __init__(self, seed: int, wall_ms: Callable[[], int]) -> None:
+        super().__init__(seed)
+        self._wall_ms = wall_ms
+        self.history = deque(maxlen=0)  # type: ignore[assignment]
+
+    def _another(self) -> SimDisk:
+        assert self._wall_ms is not None
+        made = _MemoryDisk(self.random.randrange(1 << 30), self._wall_ms)
+        made.capacity_bytes = self.capacity_bytes
+        return made
+
+    def killed(self) -> None:
+        self._locks.clear()
+
+
+class _OpenFile(OsFile):
+    """One that can be found again, as long as somebody holds it."""
+
+
+class _Directory(OsFileSystem):
+    """The system's disk, of a process that can be killed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._open_files: WeakSet[OsFile] = WeakSet()
+        self._held: list[Callable[[], None]] = []
+
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> OsFile:
+        made = _OpenFile(path, super().open(path, create=create, read_only=read_only).fileno())
+        self._open_files.add(made)
+        return made
+
+    def lock(self, path: str) -> Callable[[], None]:
+        release = super().lock(path)
+        self._held.append(release)
+
+        def release_once() -> None:
+            if release in self._held:
+                self._held.remove(release)
+                release()
+
+        return release_once
+
+    def killed(self) -> None:
+        """As the system does for a process that ended."""
+        for each in [*self._open_files]:
+            each.close()
+        self._open_files.clear()
+        for release in self._held:
+            release()
+        self._held.clear()
+
+
+class Machine:
+    """`name`: on the network. `data`: whether its files are the system's. `is_frozen`, `is_on`:
+    whether a process runs there.
+    """
+
+    def __init__(
+        self, name: str, network: LiveNetwork, reactor: Any, data: bool, seed: int
+    ) -> None:
+        self.name = name
+        self._network = network
+        network.names.add(name)
+        self._disk: _MemoryDisk | _Directory = (
+            _Directory() if data else _MemoryDisk(seed, self.wall_ms)
+        )
+        self._key_files = OsFileSystem()
+        self._real = ReactorNetwork(reactor)
+        self.clock = NodeClock(network.sim, name)
+        self.clock.dead = True
+        self._workers: list[StallingWorker] = []
+        self._is_stalled, self._disk_seconds = False, 0.0
+        self._ports: list[tuple[Any, Any]] = []
+        self._held: list[socket.socket] = []
+        self.lost_power = False
+
+    @property
+    def is_on(self) -> bool:
+        return not self.clock.dead
+
+    @property
+    def is_frozen(self) -> bool:
+        return self.clock.paused
+
+    def wall_ms(self) -> int:
+        """Of its calendar."""
+        return time.time_ns() // 1_000_000 + self._network.sim.ahead_ms
+
+    def switch_on(self) -> Runtime:
+        """The world of the next process."""
+        assert not self.is_on
+        self.clock = NodeClock(self._network.sim, self.name)
+        self._workers = []
+        network = MachineNetwork(self._network, self.clock, self._real)
+        self._ports = network.ports
+        return Runtime(
+            clock=self.clock,
+            wall_ms=self.wall_ms,
+            network=network,
+            files=self._disk,
+            disk=self._worker,
+            random=Random(),
+            key_files=self._key_files,
+        )
+
+    def _worker(self, directory: str) -> StallingWorker:
+        made = StallingWorker(self.clock, lambda: int(self._disk_seconds * 1000))
+        made.stalled = self._is_stalled
+        self._workers.append(made)
+        return made
+
+    async def off(self) -> None:
+        """The process is gone: its connections are reset, its ports refuse."""
+        self.clock.switch_off()
+        self._network.switch_off(self.name, silent=False)
+        self._gone()
+        await self._close_ports()
+
+    def _gone(self) -> None:
+        for each in self._connections():
+            each.reset()
+        self._disk.killed()
+
+    def check_can_lose(self) -> None:
+        """Raises ValueError."""
+        self._memory_disk()
+
+    def lose_power(self, keep: float) -> None:
+        """Nobody hears of it: connections are silent, until the machine is back. `keep`: the chance
+        of each write that was not synced to survive.
+        """
+        self.clock.switch_off()
+        self._network.switch_off(self.name, silent=True)
+        self.lost_power = True
+        if isinstance(self._disk, SimDisk) and keep < 1:
+            self._disk = self._disk.after_power_loss(keep)  # type: ignore[assignment]
+
+    async def power_is_back(self) -> None:
+        """Before `switch_on`."""
+        if self.lost_power:
+            self.lost_power = False
+            self._gone()
+            await self._close_ports()
+
+    async def _close_ports(self) -> None:
+        """They refuse from now on; nobody else gets them (`let_ports_go`)."""
+        ports, self._ports = self._ports, []
+        for each, address in ports:
+            await maybeDeferred(each.stopListening)
+            made = socket.socket(socket.AF_INET6 if ":" in address.host else socket.AF_INET)
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            made.bind((address.host, address.port))
+            self._held.append(made)
+
+    def let_ports_go(self) -> None:
+        """For the next process."""
+        for each in self._held:
+            each.close()
+        self._held.clear()
+
+    def freeze(self) -> None:
+        """Nothing of it runs; nothing is closed."""
+        self.clock.pause()
+
+    def thaw(self) -> None:
+        """What fell due meanwhile runs now, late."""
+        self.clock.resume()
+
+    # its disk
+
+    def _memory_disk(self) -> _MemoryDisk:
+        """Raises ValueError."""
+        if not isinstance(self._disk, _MemoryDisk):
+            raise ValueError("with data= the disk is the system's: it cannot be made to fail")
+        return self._disk
+
+    def fill_disk(self) -> None:
+        """No file grows any more (ENOSPC)."""
+        disk = self._memory_disk()
+        disk.capacity_bytes = sum(len(node.data) for node in disk.nodes.values())
+
+    def fail_disk(self, operation: str, error: str, times: int | None) -> None:
+        """The next calls of `operation` raise `error`. Raises ValueError."""
+        number = getattr(errno, error, None)
+        if operation not in OPERATIONS:
+            raise ValueError(f"{operation!r} is none of a disk's: {', '.join(OPERATIONS)}")
+        if not isinstance(number, int):
+            raise ValueError(f"{error!r} is no error of a system, as EIO is, or EROFS")
+        fault = Fault(number, _NAMES.get(operation, operation))
+        if times is not None:
+            fault.times = times
+        self._memory_disk().faults.append(fault)
+
+    def slow_disk(self, seconds: float) -> None:
+        """Each job of a disk's worker (a sync, a cold read, the load of a log) takes so long."""
+        self._disk_seconds = seconds
+
+    def stall_disk(self) -> None:
+        """Jobs of its workers wait."""
+        self._is_stalled = True
+        for each in self._workers:
+            each.stalled = True
+
+    def heal_disk(self) -> None:
+        """As if nothing had been done to it."""
+        self._is_stalled, self._disk_seconds = False, 0.0
+        if isinstance(self._disk, _MemoryDisk):
+            self._disk.capacity_bytes = None
+            self._disk.faults.clear()
+        for each in self._workers:
+            each.resume()
+
+    def _connections(self) -> list[Any]:
+        return [each for each in self._network.tcp if each.clock is self.clock]
+
+    async def close(self) -> None:
+        """Leaves nothing with the reactor."""
+        self.let_ports_go()
+        await self._real.close()

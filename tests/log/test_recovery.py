@@ -324,6 +324,46 @@ def test_a_log_end_below_the_log_start_starts_over() -> None:
         50,
         1,
     )
+    assert log.dropped_at_load == (
+        "/data/events-0: the log of events-0 ended at offset 16, below its log start 50 "
+        "(log-start-offset-checkpoint): all its records were deleted, and it begins empty at 50; "
+        "segment files are missing, or the checkpoint is wrong; where another replica leads, "
+        "records are fetched again, else restore its files from a backup"
+    )
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("kept", [0, 3])
+def test_a_line_says_that_the_last_segments_are_missing(clean: bool, kept: int) -> None:
+    """The log goes on below its recovery point. After an unclean stop a truncation may have had
+    the same effect, but for that it leaves a file.
+    """
+    disk = disk_with_segments()
+    bases = sorted(int(name[:20]) for name in disk.listdir(DIRECTORY) if name.endswith(".log"))
+    for base in bases[kept:]:
+        disk.remove(f"{DIRECTORY}/{file_name(base, '.log')}")
+    log = open_log(disk, settings=SMALL, clean=clean, recovery_point=16)
+    end = bases[kept] if kept else 0
+    assert log.log_end_offset == end < 16
+    if clean or not kept:
+        assert log.dropped_at_load is not None and log.dropped_at_load.startswith(
+            f"/data/events-0: the log of events-0 ends at offset {end}, but was on the disk up to "
+            "16 (recovery-point-offset-checkpoint): segment files are missing, and it goes on from "
+        )
+    else:
+        assert log.dropped_at_load is None
+    disk.sync_all()
+    assert open_log(disk, settings=SMALL, clean=True, recovery_point=end).dropped_at_load is None
+
+
+def test_a_line_says_what_recovery_dropped_and_that_nothing_is_left() -> None:
+    """Both: the one is the cause, the other the effect."""
+    disk = disk_with_segments()
+    disk.damage(f"{DIRECTORY}/{file_name(4, '.log')}", 8, b"\xff" * 20)
+    log = open_log(disk, settings=SMALL, log_start_offset=12)
+    assert log.dropped_at_load is not None and log.log_start_offset == log.log_end_offset == 12
+    assert "recovery dropped" in log.dropped_at_load
+    assert "ended at offset 4, below its log start 12" in log.dropped_at_load
 
 
 def test_the_log_start_is_at_least_the_first_segment() -> None:

@@ -29,7 +29,7 @@ import posixpath
 from typing import NamedTuple
 
 from twisted_broker.config import LogConfig
-from twisted_broker.interfaces import IRandom, TopicPartition
+from twisted_broker.interfaces import IFileSystem, IRandom, TopicPartition
 from twisted_broker.log import checkpoints
 from twisted_broker.log.batch_scan import valid_batches
 from twisted_broker.log.crash_cleanup import base_offset_of, clean_up_after_crash
@@ -86,9 +86,9 @@ def load_log(
     Raises OSError, BrokerError INCONSISTENT_TOPIC_ID.
 
     Offsets that are missing before a segment are noted in `log.gap`, which `gaps.resolve_gap`
-    decides about; below `cleaned_upto` a cleaner may have left offsets out. What recovery dropped
-    is a line in `log.dropped_at_load`. Without `sync` a new directory and its `partition.metadata`
-    are left for the caller to sync.
+    decides about; below `cleaned_upto` a cleaner may have left offsets out. What recovery dropped,
+    or found missing, is a line in `log.dropped_at_load`. Without `sync` a new directory and its
+    `partition.metadata` are left for the caller to sync.
     """
     files = pool.files
     if not files.is_directory(directory):
@@ -99,6 +99,8 @@ def load_log(
     topic_id = _resolve_topic_id(pool, directory, topic_id, sync)
     log = Log(pool, directory, topic_partition, topic_id, config, random)
     epochs_lost = not _load_epochs(log)
+    # After an unclean stop a recovery point may be older than a truncation, but that leaves a file.
+    was_synced = recovery_point if clean or not _has_segments(files, directory) else 0
     recovered, dropped, trusted_epoch = _load_segments(
         log, recovery_point, clean, log_start_offset, cleaned_upto, wall_ms
     )
@@ -111,6 +113,7 @@ def load_log(
         recovered, _, trusted_epoch = _load_segments(
             log, recovery_point, clean, log_start_offset, cleaned_upto, wall_ms
         )
+    _note_missing(log, log_start_offset, was_synced)
     active = log.segments.active.base_offset
     if not clean or active in recovered:
         # Its end may be the work of a truncation, of this start or of a process that was killed
@@ -256,6 +259,35 @@ def _dropped_line(log: Log, segment: LogSegment, size: int, behind: int) -> str:
         f"{segment.log.path}: recovery dropped {size} bytes from offset {segment.next_offset()} "
         f"on{later}: a checksum or the form of a batch is wrong there, by a torn write or damage; "
         "where another replica leads, they are fetched again, else what they held is lost"
+    )
+
+
+def _has_segments(files: IFileSystem, directory: str) -> bool:
+    return any(name.endswith(LOG) for name in files.listdir(directory))
+
+
+def _note_missing(log: Log, log_start_offset: int, was_synced: int) -> None:
+    """Notes in `log.dropped_at_load` that the log ends below what a checkpoint says it held."""
+    end = log.segments.active.next_offset()
+    if end < log_start_offset:
+        start = log_start_offset
+        said = (
+            f"ended at offset {end}, below its log start {start} (log-start-offset-checkpoint): "
+            f"all its records were deleted, and it begins empty at {start}; segment files are "
+            "missing, or the checkpoint is wrong"
+        )
+    elif end < was_synced:
+        said = (
+            f"ends at offset {end}, but was on the disk up to {was_synced} "
+            "(recovery-point-offset-checkpoint): segment files are missing, and it goes on from "
+            "there"
+        )
+    else:
+        return
+    before = f"{log.dropped_at_load}; " if log.dropped_at_load else ""
+    log.dropped_at_load = (
+        f"{before}{log.directory}: the log of {log.topic_partition} {said}; where another replica "
+        "leads, records are fetched again, else restore its files from a backup"
     )
 
 

@@ -1,0 +1,1 @@
+"""Consumer groups of KIP-848: what they are, and what a heartbeat decides."""

@@ -138,6 +138,7 @@ def test_imports_between_the_packages_of_replication(graph: grimp.ImportGraph) -
             "partition",
             "fetch_session",
             "collaborators",
+            "long_appends",
             "live_brokers",
             "replication_quota",
         },

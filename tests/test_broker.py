@@ -12,9 +12,12 @@ from twisted.internet.defer import Deferred
 from twisted.internet.error import CannotListenError
 
 from tests.memory_broker import MemoryBroker
+from twisted_broker.api import produce as produce_module
 from twisted_broker.api.routes import served
 from twisted_broker.broker import Broker
 from twisted_broker.cluster.controller import Controller
+from twisted_broker.log import log as log_module
+from twisted_broker.log import write_ahead
 from twisted_broker.log.log_directory import LogDirMismatch
 from twisted_broker.log.meta_properties import read_meta_properties
 from twisted_broker.log.segment_file import SegmentFile
@@ -524,3 +527,46 @@ def test_a_stored_setting_of_another_version_keeps_nobody_from_serving(
         answer = again.ask(DescribeConfigsRequest(resources=[resource]), 4)
         assert answer.results[0].error_code == 0
     again.stop()
+
+
+def test_others_are_served_while_a_long_batch_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In pieces, before it is appended; what is refused leaves the partition to the next."""
+    for module in (log_module, produce_module):
+        monkeypatch.setattr(module, "LONG_BYTES", 3000)
+    monkeypatch.setattr(write_ahead, "PIECE_BYTES", 500)
+    monkeypatch.setattr(produce_module, "_BYTES_OF_AN_ELEMENT", 0)
+    house = MemoryBroker().start()
+    create(house, "t")
+    create(house, "u")
+    held = house.broker.parts.replica_manager.long_appends.held
+    order: list[str] = []
+    connections = {name: house.connection() for name in ("damaged", "long", "behind", "other")}
+    for each in connections.values():
+        house.run(each.connect())
+
+    def send(name: str, topic: str, records: bytes) -> None:
+        data = TopicProduceData(
+            name=topic, partition_data=[PartitionProduceData(index=0, records=records)]
+        )
+        connection = connections[name]
+        sent = connection.send(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[data]), 7)
+        sent.addCallback(
+            lambda answer: order.append(
+                f"{name} {answer.responses[0].partition_responses[0].error_code}"
+            )
+        )
+
+    value = bytes(5000)
+    damaged = bytearray(batch(value))
+    damaged[-1] ^= 1
+    send("damaged", "t", bytes(damaged))
+    send("long", "t", batch(value))
+    send("behind", "t", batch(b"behind"))
+    send("other", "u", batch(b"other"))
+    house.pass_time(0.5)
+    assert order[:2] == ["damaged 2", "other 0"] and not held
+    assert sorted(order[2:]) == ["behind 0", "long 0"]
+    assert sorted(each or b"" for each in fetch(house, "t")) == [value, b"behind"]
+    house.stop()

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.api.data_plane import Api, DenyList
 from tests.api.test_produce import OTHER_ID
 from tests.log.test_mirrored import SOURCE, at, without_epoch
 from tests.replication.fixtures import TOPIC_ID, TP, Fixture, batch, consumer, registration
 from tests.replication.fixtures import at as from_offset
+from twisted_broker.api import mirror as mirror_module
 from twisted_broker.api.fetch import fetch
 from twisted_broker.api.mirror import append_mirrored
 from twisted_broker.api.produce import produce
 from twisted_broker.image.entries import RECOVERING
+from twisted_broker.log import log as log_module
+from twisted_broker.log import write_ahead
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.messages.fetch import (
     FetchPartition,
@@ -150,6 +155,35 @@ def test_it_waits_for_the_in_sync_replicas() -> None:
     api.fixture.advance(1.1)
     (answer,) = answers[0].topics[0].partitions
     assert (answer.error_code, answer.log_end_offset) == (ErrorCode.REQUEST_TIMED_OUT, 5)
+
+
+def test_what_is_long_goes_in_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if they had come one after the other; after a refusal nothing more goes in, and the answer
+    says where the log ends.
+    """
+    for module in (log_module, mirror_module):
+        monkeypatch.setattr(module, "LONG_BYTES", 3000)
+    monkeypatch.setattr(write_ahead, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(mirror_module, "_BYTES_OF_AN_ELEMENT", 0)
+    parts = [at(7 + n, batch(value=bytes(size))) for n, size in enumerate([400] * 5 + [4000, 400])]
+    for is_damaged in (False, True):
+        api = Api(mirrored())
+        log = api.fixture.partition().log
+        data = bytearray(b"".join(parts))
+        if is_damaged:
+            data[-1] ^= 1
+        answers = api.ask(append_mirrored, AppendMirroredResponse, request(bytes(data)), 0)
+        assert not answers and not api.context.appended
+        api.fixture.advance(0)
+        (answer,) = answers[0].topics[0].partitions
+        assert bool(answer.error_code) == is_damaged
+        assert answer.log_end_offset == log.log_end_offset == 14 - is_damaged
+        assert log.segments.active.log.open().size() == log.segments.active.size
+        (found,) = api.fixture.replicas.fetch(consumer(), [from_offset(7)])
+        assert found.slice is not None
+        wanted = b"".join(parts[: len(parts) - is_damaged])
+        assert without_epoch(found.slice.read()) == without_epoch(wanted)
+        found.release()
 
 
 def test_refusals() -> None:

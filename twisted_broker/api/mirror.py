@@ -17,6 +17,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from twisted_broker.interfaces import TopicPartition
+from twisted_broker.log.write_ahead import LONG_BYTES, portions
+from twisted_broker.replication.long_appends import write_ahead
 from twisted_broker.security.acl import Operation, ResourceType
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages.mirror import (
@@ -72,7 +74,10 @@ async def append_mirrored(
                         data.truncate_to,
                     )
                 )
-            outcomes += replicas.append_mirrored(entries, topic.topic_id)
+            if context.elements_left < 0:
+                outcomes += await _append_long(context, entries, topic.topic_id)
+            else:
+                outcomes += replicas.append_mirrored(entries, topic.topic_id)
     # From here the connection's next one may start: a mirror's requests wait for replicas together.
     context.appended = True
     written = [outcome for outcome in outcomes if outcome.last_offset >= 0]
@@ -84,6 +89,42 @@ async def append_mirrored(
             one.differs_at = outcome.base_offset
         _describe(context, one, outcome.topic_partition)
     return response
+
+
+async def _append_long(
+    context: RequestContext, entries: list[MirroredRecords], topic_id: bytes
+) -> list[AppendOutcome]:
+    """What is long goes in in portions, as if they had come one after the other: others are served
+    between two.
+    """
+    replicas = context.replica_manager
+    outcomes: list[AppendOutcome] = []
+    for name, records, epoch, end, source_start, truncate_to in entries:
+        first: AppendOutcome | None = None
+        is_long = records is not None and len(records) >= LONG_BYTES
+        for part in portions(records or b"") if is_long else (records,):
+            log = replicas.led_log(name) if part is not None and len(part) >= LONG_BYTES else None
+            ahead = None
+            if log is not None and part is not None:
+                turn = context.broker.turns.next_turn
+                ahead = await write_ahead(log, part, context.runtime.wall_ms(), turn)
+            elif first is not None:
+                await context.broker.turns.next_turn()
+            try:
+                entry = (name, part, epoch, end, source_start, truncate_to)
+                (outcome,) = replicas.append_mirrored([entry], topic_id)
+            finally:
+                if log is not None and ahead is not None:
+                    log.end_ahead(ahead)  # it was not appended
+            if first is not None and outcome.error == ErrorCode.NONE:
+                outcome.base_offset = first.base_offset
+            first = outcome
+            if outcome.error != ErrorCode.NONE:
+                break
+            end, truncate_to = outcome.last_offset + 1, -1
+        assert first is not None
+        outcomes.append(first)
+    return outcomes
 
 
 def _guard(context: RequestContext, topic: MirroredTopic) -> tuple[str, BrokerError | None]:

@@ -10,7 +10,8 @@ existence and the records; what is left is appended.
    with acks=1 as well.
 4. The append comes before the first `await`, so that the next Produce of the connection may be
    appended meanwhile; but for a transaction's first append to a partition, which waits for its
-   coordinator (`transactional_produce.py`), and the connection with it.
+   coordinator (`transactional_produce.py`), and for a batch of megabytes, which is written in
+   pieces before it is appended (`log/write_ahead.py`), and the connection with it.
 5. A transactional batch without a transactional id in the request is refused with
    TRANSACTIONAL_ID_AUTHORIZATION_FAILED: nobody's permission could be asked.
 6. Records for a topic id go to that topic only, even when another topic has its name by then.
@@ -22,10 +23,13 @@ Source: RL 1.6, 1.7, 5.1; Kafka's `KafkaApis.handleProduceRequest`,
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from twisted_broker.api.leaders import LeaderHints
 from twisted_broker.interfaces import Buffer, TopicPartition
+from twisted_broker.log.write_ahead import LONG_BYTES
+from twisted_broker.replication.long_appends import write_ahead
 from twisted_broker.security.acl import Operation, ResourceType
 from twisted_broker.wire.batch_header import ATTRIBUTES_AT
 from twisted_broker.wire.compression import ZSTD
@@ -50,6 +54,9 @@ from twisted_broker.wire.records import (
 
 if TYPE_CHECKING:
     from twisted_broker.api.context import RequestContext
+    from twisted_broker.log.log import Log
+    from twisted_broker.log.verification import Guard
+    from twisted_broker.log.write_ahead import WriteAhead
     from twisted_broker.replication.purgatory.delayed_operations import AppendOutcome
 
 _BATCHES_FROM, _ZSTD_FROM, _LEADER_FROM, _TOPIC_IDS_FROM = 3, 7, 10, 13
@@ -113,6 +120,8 @@ async def produce(context: RequestContext, request: ProduceRequest) -> ProduceRe
         awaited, outcomes = await _append_transactional(
             context, transactional_id, entries, awaited, acks, topic_ids
         )
+    elif entries and (context.elements_left < 0 or replicas.long_appends.held):
+        outcomes += await _append_long(context, entries, acks, None, topic_ids)
     elif entries:
         outcomes += replicas.produce(entries, acks, topic_ids=topic_ids)
     # From here the connection's next Produce may start: this one is in the log.
@@ -147,7 +156,7 @@ async def _append_some(
     """Appends the entries so far of a long request. The connection starts no other request before
     all of it is appended.
     """
-    outcomes += context.replica_manager.produce(entries, acks, topic_ids=topic_ids)
+    outcomes += await _append_long(context, entries, acks, None, topic_ids)
     entries.clear()
     topic_ids.clear()
     await context.next_turn()
@@ -175,10 +184,43 @@ async def _append_transactional(
     for start in range(0, len(entries), _AT_A_TIME):
         if start:
             await context.next_turn()
-        outcomes += context.replica_manager.produce(
-            entries[start : start + _AT_A_TIME], acks, guards, topic_ids
+        outcomes += await _append_long(
+            context, entries[start : start + _AT_A_TIME], acks, guards, topic_ids
         )
     return awaited, outcomes
+
+
+async def _append_long(
+    context: RequestContext,
+    entries: Sequence[tuple[TopicPartition, Buffer]],
+    acks: int,
+    guards: Mapping[TopicPartition, Guard] | None,
+    topic_ids: Mapping[str, bytes],
+) -> list[AppendOutcome]:
+    """Appends at once, unless a batch is long: others are served while it is checked and written,
+    and other producers of its partition wait.
+    """
+    replicas = context.replica_manager
+    long = [each for each in entries if len(each[1]) >= LONG_BYTES]
+    held = replicas.long_appends
+    if not long and not any(name in held.held for name, _ in entries):
+        return replicas.produce(entries, acks, guards, topic_ids)
+    names = [name for name, _ in entries]
+    await held.begin(names)
+    done: list[tuple[Log, WriteAhead]] = []
+    try:
+        for name, records in long:
+            log = replicas.led_log(name)
+            if log is not None:
+                wall_ms, turn = context.runtime.wall_ms(), context.broker.turns.next_turn
+                ahead = await write_ahead(log, records, wall_ms, turn, is_clients=True)
+                if ahead is not None:
+                    done.append((log, ahead))
+        return replicas.produce(entries, acks, guards, topic_ids)
+    finally:
+        for log, ahead in done:
+            log.end_ahead(ahead)  # it was refused
+        held.end(names)
 
 
 def _refuse(answer: PartitionProduceResponse, refused: BrokerError) -> None:

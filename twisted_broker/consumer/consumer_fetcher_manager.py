@@ -106,6 +106,9 @@ class ConsumedPartitions:
     def log_start_offset(self, topic_partition: TopicPartition) -> int:
         return -1  # no log
 
+    def log_at(self, topic_partition: TopicPartition, offset: int) -> None:
+        """An answer is one chunk of its queue."""
+
     def process_partition_data(
         self,
         topic_partition: TopicPartition,

@@ -35,9 +35,10 @@ Source: Kafka's `UnifiedLog`, `LocalLog`; RL 3.1, 3.2, 3.5, 3.7. Not here: loadi
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import posixpath
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -87,8 +88,15 @@ from twisted_broker.log.validation import (
 )
 from twisted_broker.log.verification import NOT_REQUIRED, Guard
 from twisted_broker.log.watermarks import Watermarks
+from twisted_broker.log.write_ahead import LONG_BYTES, WriteAhead
 from twisted_broker.settings import LONG_MAX
-from twisted_broker.wire.batch_fields import LENGTH, MAGIC_FIELD
+from twisted_broker.wire.batch_fields import (
+    BASE_OFFSET,
+    LAST_OFFSET_DELTA,
+    LENGTH,
+    MAGIC_FIELD,
+    MAX_TIMESTAMP,
+)
 from twisted_broker.wire.batch_header import HEADER
 from twisted_broker.wire.control_batch import build_end_marker
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -118,6 +126,7 @@ class Log:
     """Made by `recovery.load_log` and `recovery.new_log`; then `attach` puts it online."""
 
     __slots__ = (
+        "_ahead",
         "_needs_preparation",
         "config",
         "copied",
@@ -176,6 +185,7 @@ class Log:
             self.fail,
             self._producers_found,
         )
+        self._ahead: WriteAhead | None = None
         self.on_truncated: Callable[[Log], None] | None = None
         self.on_fatal: Callable[[Log], None] | None = None
         self.on_synced: Callable[[Log], None] | None = None
@@ -429,6 +439,11 @@ class Log:
         """
         if self.failed is not None:
             self.check_online()
+        if self._ahead is not None and self._ahead.is_checked(records, self.config):
+            batch = self._ahead.checked()
+            return self._append_batch(
+                _unpack_header(batch), batch, leader_epoch, wall_ms, origin, guard
+            )
         size = len(records)
         if not self._needs_preparation and size >= _HEADER_BYTES:
             header = _unpack_header(records)
@@ -534,7 +549,9 @@ class Log:
             if segments.should_roll(size, last, max_timestamp, wall_ms):
                 self._roll(wall_ms, 0)
             segment = segments.active
-            segment.write((batch_head(first, length, leader_epoch), memoryview(records)[16:]), size)
+            head = batch_head(first, length, leader_epoch)
+            if self._ahead is None or not self._complete_ahead(records, head):
+                segment.write((head, memoryview(records)[16:]), size)
             segment.publish(size, last, max_timestamp)
             segments.log_end_offset = last + 1
             if producer_id >= 0:
@@ -740,7 +757,11 @@ class Log:
         start, end = run[0].offset, run[-1].offset + run[-1].size_in_bytes
         segments, epochs, producers = self.segments, self.leader_epochs, self.producers
         segment = segments.active
-        segment.write((memoryview(records)[start:end],), end - start)
+        data = memoryview(records)[start:end]
+        if self._ahead is None or not self._complete_ahead(
+            records if end - start == len(records) else data, data
+        ):
+            segment.write((data,), end - start)
         # In fewer bytes at most one index entry is due: to hold it costs more than to write it.
         is_held = len(run) > 1 and end - start > segment.index_interval_bytes
         try:
@@ -765,6 +786,88 @@ class Log:
             if is_held:
                 segment.write_indexes()
 
+    # -- writing ahead
+
+    def begin_ahead(self, records: Buffer) -> WriteAhead | None:
+        """Of one long batch; None where another one is under way. Call `end_ahead` at the end."""
+        if self._ahead is not None or self.failed is not None:
+            return None
+        self._ahead = WriteAhead(records)
+        return self._ahead
+
+    def check_ahead(self, ahead: WriteAhead, wall_ms: int, done: Callable[[], None]) -> None:
+        """Has a client's batch checked, and made what is to be stored, away from the reactor."""
+        worker = self.pool.reader or self.durability.disk
+        if worker is None:
+            ahead.check(self.config, wall_ms)
+            done()
+        else:
+            # Without the check, as after a stop of the worker, the append does it.
+            worker.submit(partial(ahead.check, self.config, wall_ms), lambda _, __: done())
+
+    def write_ahead(self, ahead: WriteAhead, wall_ms: int) -> Iterator[None]:
+        """Writes the batch behind the log's end, a piece at each step."""
+        batch = ahead.batch
+        size = len(batch)
+        if (
+            self._ahead is not ahead
+            or ahead.is_refused
+            or self.failed is not None
+            or not LONG_BYTES <= size <= self.config.segment_bytes
+        ):
+            return
+        header, segments = _unpack_header(batch), self.segments
+        if header[MAGIC_FIELD] != MAGIC or header[LENGTH] + LOG_OVERHEAD != size:
+            return
+        first = max(header[BASE_OFFSET], segments.log_end_offset)
+        last, newest = first + header[LAST_OFFSET_DELTA], header[MAX_TIMESTAMP]
+        try:
+            if segments.should_roll(size, last, newest, wall_ms):
+                if first > segments.log_end_offset:
+                    return  # the append says where the segment begins
+                self._roll(wall_ms, 0)
+                self._ahead = ahead
+            for _ in ahead.pieces(segments.active):
+                yield
+                if (
+                    self._ahead is not ahead
+                    or self.failed is not None
+                    or not ahead.is_behind(segments.active)
+                ):
+                    return
+        except OSError:
+            self.end_ahead(ahead)  # the append meets it again
+
+    def end_ahead(self, ahead: WriteAhead) -> None:
+        """Cuts off what was not appended."""
+        if self._ahead is ahead:
+            ahead.release()
+            # After an error the next append tries again, before it writes.
+            with contextlib.suppress(BrokerError):
+                self._cut_off(ahead)
+
+    def _cut_off(self, ahead: WriteAhead) -> None:
+        """Raises BrokerError."""
+        if self.failed is None:
+            active = self.segments.active
+            try:
+                if ahead.cut_off(active):
+                    # A sync may have had it.
+                    self.durability.rewritten_from(active.base_offset)
+            except OSError as error:
+                raise self.fail(error) from error
+        self._ahead = None
+
+    def _complete_ahead(self, batch: Buffer, head: Buffer) -> bool:
+        """Whether the batch is written by now. Raises OSError, BrokerError."""
+        ahead = self._ahead
+        assert ahead is not None
+        if ahead.complete(self.segments.active, batch, head):
+            self._ahead = None
+            return True
+        self._cut_off(ahead)
+        return False
+
     # -- rolling
 
     def roll(self, wall_ms: int, expected_next_offset: int = 0) -> None:
@@ -785,11 +888,13 @@ class Log:
             # Nothing was written to it: it begins again; a second one would have the same name.
             active.create()
             active.created_ms = wall_ms
+            self._ahead = None
             return
         if active.become_inactive():
             # The file may be synced already, with the preallocated tail that was just truncated: a
             # loss of power would bring that back.
             self.durability.rewritten_from(active.base_offset)
+        self._ahead = None
         self.producers.map_end_offset = base
         self.producers.take_snapshot(self.durability.disk, self.fail)
         self.segments.create(base, wall_ms)
@@ -961,6 +1066,7 @@ class Log:
         active = self.segments.active
         if active.become_inactive():
             self.durability.rewritten_from(active.base_offset)
+        self._ahead = None
         self.producers.drop_unfinished_snapshot()
         self.producers.take_snapshot()
         job = _nothing

@@ -34,6 +34,8 @@ _POOLED = 4 << 20
 POOL_BYTES = 16 << 20
 _LOOKS = 8
 _STEP_BYTES = 1 << 20
+_NOTHING = bytes(_STEP_BYTES)
+"""Never written: the system has one page of zeros for all of it."""
 _ROUNDED, _UNIT = 1 << 20, 1 << 16
 
 
@@ -267,7 +269,9 @@ class FrameReader:
         if buffer is None:
             self._buffer = self._pool.take(self._room)
         elif len(buffer) < self._room:
-            buffer.extend(bytes(self._room - len(buffer)))
+            with memoryview(_NOTHING) as nothing:
+                while (more := self._room - len(buffer)) > 0:
+                    buffer += nothing[:more]
 
 
 def _unseen(buffer: bytearray) -> bool:

@@ -45,6 +45,7 @@ from twisted_broker.replication.fetcher.alter_log_dirs_manager import ReplicaAlt
 from twisted_broker.replication.high_watermark_checkpoint import HighWatermarkCheckpoint
 from twisted_broker.replication.idle_partitions import IdlePartitions
 from twisted_broker.replication.live_brokers import ImageSource, LiveBrokers
+from twisted_broker.replication.long_appends import LongAppends
 from twisted_broker.replication.partition.events import (
     BecameFollower,
     Event,
@@ -163,6 +164,7 @@ class ReplicaManager:
         "leadership_listeners",
         "lines",
         "log_manager",
+        "long_appends",
         "moves",
         "node_id",
         "partitions",
@@ -195,6 +197,7 @@ class ReplicaManager:
         self.log_manager = log_manager
         self._alter_partition, self._assignments = alter_partition, assignments
         self.partitions: dict[TopicPartition, Partition] = {}
+        self.long_appends = LongAppends()
         self.leadership_listeners: list[LeadershipListener] = []
         self.lines = EventLines(_logger, runtime.clock, broker=node_id)
         self.events: Events = deque()
@@ -651,6 +654,12 @@ class ReplicaManager:
         if self.events:
             self.drain()
         return outcomes
+
+    def led_log(self, topic_partition: TopicPartition) -> Log | None:
+        """Of a partition that is led here, if clients may append to it."""
+        partition = self.partitions.get(topic_partition)
+        is_internal = topic_partition.topic in INTERNAL_TOPICS
+        return None if partition is None or is_internal else partition.leader_log
 
     def append(
         self,

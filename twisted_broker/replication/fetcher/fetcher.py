@@ -28,7 +28,7 @@ Source: RL 6.2-6.5, 7.1; Kafka's `AbstractFetcherThread`. Not here: what an answ
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from twisted.internet.defer import CancelledError, Deferred, ensureDeferred
 from twisted.internet.task import deferLater
@@ -39,6 +39,7 @@ from twisted_broker.log.append_info import LogAppendInfo
 from twisted_broker.log.errors import LogFailure, OutOfDescriptors
 from twisted_broker.log.flipped_epoch import flipped_epoch
 from twisted_broker.log.missed_markers import MarkersMissed, ProducersUnknown
+from twisted_broker.log.write_ahead import LONG_BYTES, portions
 from twisted_broker.replication.fetcher.fetch_session_handler import (
     RequestedPartition,
     RequestedPartitions,
@@ -58,9 +59,13 @@ from twisted_broker.replication.fetcher.truncation_decision import (
     OffsetReset,
     OffsetTruncationState,
 )
+from twisted_broker.replication.long_appends import write_ahead
 from twisted_broker.replication.partition.partition_history import older_metadata
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import CorruptRecordError
+
+if TYPE_CHECKING:
+    from twisted_broker.log.log import Log
 
 _logger = Logger()
 _EXPECTED = frozenset(  # what a change of leadership looks like from here, for a moment
@@ -111,6 +116,12 @@ class FetchTarget(Protocol):
 
         `CorruptRecordError`, `OutOfDescriptors`, `ProducersUnknown`: it is fetched again.
         `MarkersMissed`: it is truncated, and goes on from there (`reset_offset`).
+        """
+        ...
+
+    def log_at(self, topic_partition: TopicPartition, offset: int) -> Log | None:
+        """The log that what was fetched at `offset` goes into, in portions if it is long; None
+        where it does not, or goes in whole.
         """
         ...
 
@@ -356,12 +367,21 @@ class Fetcher:
                 self.partitions_with_errors(errors)
                 errors.clear()
                 self._target.answers_processed()
-                await deferLater(self._runtime.clock, 0, lambda: None)  # type: ignore[arg-type]
+                await self._next_turn()
                 if self._stopped:
                     return
             requested = requests.get(topic_partition)
             if requested is None:
                 continue
+            if len(fetched.records) >= LONG_BYTES:
+                log = self._target.log_at(topic_partition, requested.fetch_offset)
+                if log is not None:
+                    self.partitions_with_errors(errors)
+                    errors.clear()
+                    await self._append_portions(topic_partition, requested, fetched, log, errors)
+                    if self._stopped:
+                        return
+                    continue
             outcome = self.state.outcome_of_fetch(
                 topic_partition, requested, fetched, self._runtime.now_ms()
             )
@@ -380,6 +400,55 @@ class Fetcher:
         # Last: these send requests of their own, and records are valid until the next request only.
         for topic_partition in out_of_range:
             await self._handle_out_of_range(topic_partition, requests[topic_partition])
+
+    async def _append_portions(
+        self,
+        topic_partition: TopicPartition,
+        requested: RequestedPartition,
+        fetched: FetchedPartition,
+        log: Log,
+        errors: list[TopicPartition],
+    ) -> None:
+        """A long answer, as if its parts had come one after the other: others are served between
+        two. What becomes stale meanwhile is fetched again.
+        """
+        truncations = log.truncations
+        for records in portions(fetched.records):
+            self._target.answers_processed()
+            await self._next_turn()
+            ahead = None
+            if not self._stopped and len(records) >= LONG_BYTES:
+                wall_ms = self._runtime.wall_ms()
+                ahead = await write_ahead(log, records, wall_ms, self._next_turn)
+            try:
+                if self._stopped:
+                    return
+                part = FetchedPartition(
+                    fetched.error, fetched.high_watermark, fetched.log_start_offset, records
+                )
+                outcome = self.state.outcome_of_fetch(
+                    topic_partition, requested, part, self._runtime.now_ms()
+                )
+                if outcome is not FetchOutcome.APPEND:
+                    self._refused(topic_partition, outcome, part.error, errors)
+                    return
+                if not self._append(topic_partition, requested, part):
+                    errors.append(topic_partition)
+                    return
+            finally:
+                if ahead is not None:
+                    log.end_ahead(ahead)  # it was not appended
+            state = self.state.partitions.get(topic_partition)
+            if (
+                state is None
+                or log.truncations != truncations
+                or state.fetch_offset != log.log_end_offset
+            ):
+                return
+            requested = requested._replace(fetch_offset=state.fetch_offset)
+
+    async def _next_turn(self) -> None:
+        await deferLater(self._runtime.clock, 0, lambda: None)  # type: ignore[arg-type]
 
     def _append(
         self,

@@ -39,8 +39,10 @@ from twisted_broker.replication.fetcher.truncation_decision import (
     offset_reset_for,
     truncation_for,
 )
+from twisted_broker.replication.long_appends import fire
 from twisted_broker.replication.partition.partition_history import Truncation
 from twisted_broker.replication.replication_quota import ReplicationQuota
+from twisted_broker.wire.errors import BrokerError
 
 if TYPE_CHECKING:
     from twisted_broker.log.log import Log
@@ -96,6 +98,14 @@ class FollowedReplicas:
         log = self._log(topic_partition)
         if log.durability.awaiting_sync is not None or log.durability.is_checkpoint_above:
             self._unsynced.append((log, log.log_end_offset))
+
+    def log_at(self, topic_partition: TopicPartition, offset: int) -> Log | None:
+        """Only one that ends there, and is followed."""
+        try:
+            log = self._replicas.partition(topic_partition).followed_log()
+        except BrokerError:
+            return None  # whoever appends says so
+        return log if log.log_end_offset == offset else None
 
     def process_partition_data(
         self,
@@ -225,12 +235,6 @@ class FollowedReplicas:
 
     def answers_processed(self) -> None:
         self._replicas.drain()
-
-
-def fire(waiter: Deferred[None]) -> None:
-    """Unless it was cancelled meanwhile."""
-    if not waiter.called:
-        waiter.callback(None)
 
 
 def _log_truncation(truncation: Truncation) -> None:

@@ -28,7 +28,7 @@ from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors
 from twisted_broker.replication.collaborators import IReplicas
 from twisted_broker.replication.fetcher.fetch_session_handler import RequestedPartition
 from twisted_broker.replication.fetcher.fetcher_state import FetchedPartition
-from twisted_broker.replication.fetcher.followed_replicas import FetchOffsetMismatch, fire
+from twisted_broker.replication.fetcher.followed_replicas import FetchOffsetMismatch
 from twisted_broker.replication.fetcher.truncation_decision import (
     EpochEnd,
     OffsetReset,
@@ -36,6 +36,8 @@ from twisted_broker.replication.fetcher.truncation_decision import (
     offset_reset_for,
     truncation_for,
 )
+from twisted_broker.replication.long_appends import fire
+from twisted_broker.wire.errors import BrokerError
 
 if TYPE_CHECKING:
     from twisted_broker.log.log import Log
@@ -71,6 +73,13 @@ class FutureReplicas:
     def added(self, topic_partition: TopicPartition) -> None:
         """A move may begin again with a copy that was truncated: its checkpoint is waited for."""
         self._was_truncated(self._copy(topic_partition))
+
+    def log_at(self, topic_partition: TopicPartition, offset: int) -> Log | None:
+        try:
+            copy = self._copy(topic_partition)
+        except BrokerError:
+            return None  # whoever appends says so
+        return copy if copy.log_end_offset == offset else None
 
     def process_partition_data(
         self,

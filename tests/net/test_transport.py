@@ -31,13 +31,14 @@ from twisted_broker.log.segment_file import FileSlice, OpenFiles, SegmentFile
 from twisted_broker.net import epoll_group
 from twisted_broker.net import network as network_module
 from twisted_broker.net import transport as transport_module
+from twisted_broker.net.client import BrokerConnection
 from twisted_broker.net.connection import KafkaConnection, PendingResponse
 from twisted_broker.net.connection_limits import ConnectionCounts, ConnectionFactory
 from twisted_broker.net.epoll_group import EpollGroup
 from twisted_broker.net.frames import FrameReader
 from twisted_broker.net.network import ReactorNetwork
 from twisted_broker.net.tls_protocol import TlsProtocol
-from twisted_broker.net.transport import ServerTransport
+from twisted_broker.net.transport import ClientTransport, ServerTransport
 from twisted_broker.reactor_watch import ReactorWatch
 
 needs_epoll = pytest.mark.skipif(not hasattr(select, "epoll"), reason="no epoll here")
@@ -246,6 +247,44 @@ def test_a_client_whose_peer_goes_away_keeps_nothing(loopback: Loopback) -> None
     loopback.turn(lambda: client.lost)
     client.transport.write_parts([b"late"])
     assert client.lost == 1 and not client.transport._unsent
+
+
+@pytest.mark.parametrize("what", ["idle", "unread", "on its way", "unsent"])
+def test_the_peer_of_a_client_that_closes_sees_the_end_of_the_stream(
+    loopback: Loopback, what: str
+) -> None:
+    """Never a reset: neither with an answer that has come and was not read, nor with a request
+    that the socket did not take.
+    """
+    listening = socket.create_server(("127.0.0.1", 0))
+    loopback.sockets.append(listening)
+    runtime = loopback.factory.runtime
+    host, port = listening.getsockname()
+    connection: Any = BrokerConnection(runtime, host, port, "test")
+    loopback.result(connection.connect())
+    peer, _ = listening.accept()
+    loopback.sockets.append(peer)
+    errors: list[Failure] = []
+    if what != "idle":
+        size = 30 << 20 if what == "unsent" else 10
+        answer = connection._send_parts(1, [bytes(size)], None)
+        answer.addErrback(errors.append)
+    if what == "unread":
+        peer.send(framed((1).to_bytes(4, "big") + b"late"))
+        select.select([connection._protocol.transport], [], [], 10)
+    connection.close()
+    if what == "on its way":
+        peer.send(framed((1).to_bytes(4, "big") + b"late"))
+    peer.setblocking(False)
+
+    def ended() -> bool:
+        with contextlib.suppress(BlockingIOError):
+            return peer.recv(1 << 20) == b""
+        return False
+
+    loopback.turn(ended, 10)
+    assert len(errors) == (what != "idle")
+    assert not [each for each in loopback.reactor.getReaders() if isinstance(each, ClientTransport)]
 
 
 def test_a_client_that_never_reads_costs_a_bounded_amount(loopback: Loopback) -> None:

@@ -11,7 +11,8 @@ stretch of a file) and accepting; of a client's connection, the same but files.
 4. Whoever is refused or closed sees the end of the stream, after all that was written. What it has
    sent is read meanwhile and dropped: with unread bytes the system would send a reset, which takes
    even the answers that are on their way. `Lingering` bounds that: so many connections, each for so
-   long and for so many bytes; the oldest is closed for one more.
+   long and for so many bytes; the oldest is closed for one more. A client's connection that is
+   aborted waits for nothing, as Kafka's: what has come is dropped, and the stream ends.
 5. Without a free descriptor, a port accepts nothing for a second: new connections wait in the
    backlog, and the reactor does not spin.
 
@@ -271,6 +272,7 @@ class ClientTransport(tcp.Client):
     """
 
     receiver: Any = None
+    _is_over = False
     # Of `write`: Twisted's own 128 KiB are many turns for a batch of a megabyte over TLS.
     SEND_LIMIT = 1 << 20
 
@@ -335,6 +337,27 @@ class ClientTransport(tcp.Client):
             if lost is not None or self._unsent:
                 return lost
         return tcp.Client.doWrite(self)
+
+    def abortConnection(self) -> None:
+        """Ends the stream, after what the socket takes at once."""
+        if not self.connected:
+            tcp.Client.abortConnection(self)
+        elif not self._is_over:
+            self._is_over = True
+            transport: Any = self
+            self.producer = None
+            self.doWrite()
+            transport.stopReading()
+            transport.stopWriting()
+            self._writeDisconnected = True
+            transport.reactor.callLater(0, self._end)
+
+    def _end(self) -> None:
+        """In a turn of its own: whoever aborts may be called by `doRead`."""
+        if self.connected:
+            with suppress(OSError):  # what is unread would become a reset
+                self.socket.recv(_LINGER_BYTES)
+            self.connectionLost(_ENDED)
 
     def connectionLost(self, reason: Any) -> None:
         self._unsent.clear()

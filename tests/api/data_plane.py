@@ -6,9 +6,12 @@ from __future__ import annotations
 
 from twisted.internet.defer import Deferred
 
+from tests.net.echo import House, framed
 from tests.replication.fixtures import Fixture
 from twisted_broker.api.context import BrokerParts, ListenerName, RequestContext
+from twisted_broker.api.dispatch import Dispatcher
 from twisted_broker.security.acl import AllowAll
+from twisted_broker.wire.header import RequestHeader, encode_request_header
 from twisted_broker.wire.schema import decode, encode, encode_parts
 
 
@@ -37,6 +40,40 @@ def bytes_of(parts) -> bytes:
         else:
             out.append(bytes(part))
     return b"".join(out)
+
+
+class Wire:
+    """A client of the real dispatcher, over the network in memory."""
+
+    def __init__(self, api: Api) -> None:
+        self._api, self._dispatcher = api, Dispatcher(api.parts, api.listener)
+        self._buffers: list[bytearray] = []
+        self.house = House(self._dispatch, request_bytes=1 << 20)
+        self.client = self.house.client()
+
+    def _dispatch(self, connection, frame):
+        self._buffers.append(frame.obj)
+        return self._dispatcher(connection, frame)
+
+    def send(self, request, version: int) -> None:
+        """In pieces: it is a long one."""
+        header = encode_request_header(RequestHeader(type(request).api_key, version, 1, "c"))
+        frame = framed(header + encode(request, version))
+        for start in range(0, len(frame), 40_000):
+            self.client.transport.write(frame[start : start + 40_000])
+        self.run()
+
+    def run(self) -> None:
+        self.house.run()
+        for _ in range(100):  # turns of a request that is served in slices
+            self._api.fixture.advance(0.001)
+            self.house.run()
+
+    def check_nothing_held(self) -> None:
+        """Of the one request that came."""
+        assert self.house.factory.request_bytes.used == 0
+        (buffer,) = self._buffers
+        buffer.append(0)  # BufferError where a view of it is alive
 
 
 class Api:

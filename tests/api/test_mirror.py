@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.api.data_plane import Api, DenyList
+from tests.api.data_plane import Api, DenyList, Wire
 from tests.api.test_produce import OTHER_ID
 from tests.log.test_mirrored import SOURCE, at, without_epoch
 from tests.replication.fixtures import TOPIC_ID, TP, Fixture, batch, consumer, registration
@@ -155,6 +155,10 @@ def test_it_waits_for_the_in_sync_replicas() -> None:
     api.fixture.advance(1.1)
     (answer,) = answers[0].topics[0].partitions
     assert (answer.error_code, answer.log_end_offset) == (ErrorCode.REQUEST_TIMED_OUT, 5)
+    wire = Wire(api)
+    wire.send(request(at(5, batch(value=bytes(100_000))), 5), 0)
+    assert api.fixture.replicas.produce_purgatory.waiting
+    wire.check_nothing_held()
 
 
 def test_what_is_long_goes_in_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.api.data_plane import Api, DenyList
+from tests.api.data_plane import Api, DenyList, Wire
 from tests.log.manual_worker import ManualWorker
 from tests.replication.fixtures import (
     LOCAL,
@@ -341,6 +341,20 @@ def test_acks_all_waits_for_the_followers():
     late = api.ask(produce, ProduceResponse, asked(("t", 0, batch()), acks=-1, timeout_ms=100), 9)
     api.fixture.advance(0.2)
     assert codes(late[0]) == [ErrorCode.REQUEST_TIMED_OUT]
+
+
+@pytest.mark.parametrize("more", [0, 3000], ids=["at once", "in slices"])
+def test_a_frame_is_not_held_while_its_records_wait_for_replicas(more):
+    """A replica that is away would keep the memory of all long requests, for whoever sends one."""
+    api = made(states={0: registration(LOCAL, (1, 2))})
+    records = batch(value=bytes(100_000))
+    wire = Wire(api)
+    wire.send(asked(("t", 0, records), *[("none", 0, b"")] * more, acks=-1), 9)
+    assert api.fixture.replicas.produce_purgatory.waiting and not wire.client.data
+    wire.check_nothing_held()
+    api.fixture.replicas.fetch(follower(2), [at(1)])
+    wire.run()
+    assert wire.client.data
 
 
 def test_nothing_waits_alone():

@@ -362,12 +362,12 @@ def test_long_requests_are_bounded_over_all_connections() -> None:
     """`queued.max.request.bytes`: the third long request waits until one of those before it is
     answered or gone; short ones come through.
     """
-    script = Script(parked=(PRODUCE,))
+    script = Script(parked=(METADATA,))
     house = House(script, request_bytes=150_000)
     budget = house.factory.request_bytes
     clients = [house.client() for _ in range(5)]
     for each in clients[:4]:
-        whole = framed(PRODUCE + bytes(99_998))
+        whole = framed(METADATA + bytes(99_998))
         for start in range(0, len(whole), 40_000):
             each.transport.write(whole[start : start + 40_000])
     clients[4].transport.write(framed(FETCH))
@@ -384,6 +384,42 @@ def test_long_requests_are_bounded_over_all_connections() -> None:
         turn.finish(framed(b""))
     house.run()
     assert budget.used == 0
+
+
+def test_what_waits_for_replicas_has_given_its_memory_back() -> None:
+    """A Produce that is in the log; one that waits before its append has its bytes still."""
+    for appended in (True, False):
+        script = Script(parked=(PRODUCE,), can_follow=appended)
+        house = House(script, request_bytes=150_000)
+        client, whole = house.client(), framed(PRODUCE + bytes(99_998))
+        for start in range(0, len(whole), 40_000):
+            client.transport.write(whole[start : start + 40_000])
+        house.run()
+        assert len(script.turns) == 1
+        assert house.factory.request_bytes.used == (0 if appended else 100_000)
+        script.turns[0].finish(framed(b""))
+        house.run()
+        assert house.factory.request_bytes.used == 0
+
+
+def test_a_throttled_client_keeps_no_buffer() -> None:
+    """Of the long request for which it waits now: nothing else of it is read for a while."""
+    script = Script()
+    house = House(script, request_bytes=150_000)
+    seen: list[Any] = []
+
+    def dispatch(connection: Any, frame: Any) -> bytes:
+        seen.append(connection)
+        connection.throttle(1000)
+        return framed(b"")
+
+    house.factory.dispatch = dispatch
+    client, whole = house.client(), framed(METADATA + bytes(99_998))
+    for start in range(0, len(whole), 40_000):
+        client.transport.write(whole[start : start + 40_000])
+    house.run()
+    assert client.data == framed(b"") and seen[0].throttled
+    assert seen[0].frames._used is None
 
 
 def test_two_that_announce_much_keep_nobody_waiting() -> None:

@@ -295,6 +295,8 @@ class SuspendedResponse(PendingResponse):
             outcome = None
         if isinstance(outcome, Deferred):
             self.wait(outcome)
+            if self.booking is not None and self._context.appended:
+                self.release_booking()
             return
         self.done = True
         self._deferred = None
@@ -426,6 +428,7 @@ class Dispatcher:
         request: Any = await context.in_slices(
             decode_in_slices(served.request_class, frame, context.version, offset)
         )
+        frame = b""  # else its bytes are held while the request waits
         code, message = ErrorCode.UNKNOWN_SERVER_ERROR, None
         try:
             return await served.call(context, request)

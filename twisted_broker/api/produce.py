@@ -128,6 +128,9 @@ async def produce(context: RequestContext, request: ProduceRequest) -> ProduceRe
     context.appended = True
     # Asked before any waiting is set up: with one replica, or acks=1, most requests end here.
     if acks and replicas.must_wait(outcomes, acks):
+        # They are in the log. Many requests may wait for as long as replicas are away.
+        entries.clear()
+        _drop_records(request)
         wait_ms = context.bounded_wait(request.timeout_ms)
         await replicas.wait_for_replicas(outcomes, wait_ms, acks)
     for answer, outcome in zip(awaited, outcomes, strict=True):
@@ -144,6 +147,13 @@ async def produce(context: RequestContext, request: ProduceRequest) -> ProduceRe
     if context.version >= _LEADER_FROM:
         _name_leaders(context, response)
     return response
+
+
+def _drop_records(request: ProduceRequest) -> None:
+    """The views of the frame, whose bytes could not be freed; a refusal mirrors the rest."""
+    for topic in request.topic_data:
+        for data in topic.partition_data:
+            data.records = None
 
 
 async def _append_some(

@@ -68,8 +68,16 @@ class PendingResponse:
 
     @property
     def appended(self) -> bool:
-        """Whether the next Produce may start before this one is answered."""
+        """Whether the next Produce may start before this one is answered, whose bytes are not held
+        any more.
+        """
         return self.done
+
+    def release_booking(self) -> None:
+        """Its bytes are not held any more."""
+        booking, self.booking = self.booking, None
+        if booking is not None:
+            booking.release()
 
     @property
     def only_reads(self) -> bool:
@@ -254,7 +262,8 @@ class KafkaConnection(Protocol):
             # meanwhile must release it all the same.
             outcome = dispatch(self, frame)
             if isinstance(outcome, PendingResponse):
-                outcome.booking, self._booking = self._booking, None
+                if self._booking is not None and not outcome.appended:
+                    outcome.booking, self._booking = self._booking, None
                 self._wait(outcome, len(frame))
                 if outcome.done:
                     self.response_ready()
@@ -266,6 +275,7 @@ class KafkaConnection(Protocol):
             frame = outcome = None  # a view of the frame would keep its buffer out of the pool
             if self._booking is not None:
                 self._release_booking()
+        self.frames.give_back()
 
     def _serve_soon(self) -> None:
         """Goes on in a turn of its own, once, whoever calls `serve` before."""
@@ -339,8 +349,7 @@ class KafkaConnection(Protocol):
             response = pending.popleft()
             # Released before the answer is sent: sending may call back into `serve`.
             self._in_progress_bytes -= response.size
-            if response.booking is not None:
-                response.booking.release()
+            response.release_booking()
             if response.answer is not None:
                 self.output.send(response.answer)
                 response.on_sent()
@@ -463,8 +472,7 @@ class KafkaConnection(Protocol):
         pending, self._pending = self._pending, deque()
         self._held = None
         for response in pending:
-            if response.booking is not None:
-                response.booking.release()
+            response.release_booking()
             response.abandon()
 
 

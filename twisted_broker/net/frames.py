@@ -186,8 +186,7 @@ class FrameReader:
         Raises WireError for a length that cannot be.
         """
         if self._used is not None:
-            self._pool.give(self._used)
-            self._used = None
+            self.give_back()
         if self._size >= 0:
             if self._filled < self._size:
                 self._continue_long()
@@ -208,6 +207,12 @@ class FrameReader:
         if size > self.limit:
             self._check(size)
         return data[start : start + size]
+
+    def give_back(self) -> None:
+        """The buffer of the last frame, for whoever needs one: no next one is taken for a while."""
+        used, self._used = self._used, None
+        if used is not None:
+            self._pool.give(used)
 
     def _check(self, size: int) -> None:
         if size >> 16 in _TLS_RECORDS and size > self.limit:

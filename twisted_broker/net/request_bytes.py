@@ -5,7 +5,9 @@ Owns `RequestBytes`: what is held, who waits for room, and who must make it.
 1. A long request (`Booking`) takes memory as its bytes arrive, never for a length that it only
    announces. While `limit` is held, no new one begins and none grows, but one that has begun may go
    on beyond the limit: so at most one frame exceeds it, and the requests never wait for each other.
-   It keeps this right until it is answered, or less than the limit is held.
+   It keeps this right until it is released, or less than the limit is held. It is released with its
+   answer, or when it is in the logs and waits for replicas: its bytes are held no more
+   (`PendingResponse.appended`).
 2. Short frames and those that come in one piece never wait and cost nothing: heartbeats, follower
    fetches, and what completes a waiting produce.
 3. Room is given in the order in which it was asked for, and is booked at once. A connection that
@@ -20,7 +22,8 @@ Owns `RequestBytes`: what is held, who waits for room, and who must make it.
 5. Connections that have yet to authenticate take nothing of this: their long frames, each bounded
    by `sasl.server.max.receive.size`, have a `STRANGERS_LIMIT` of their own, under the same rules.
 
-Source: Kafka's `SimpleMemoryPool` (`queued.max.request.bytes`), which books what is announced. Not
+Source: Kafka's `SimpleMemoryPool` (`queued.max.request.bytes`), which books what is announced;
+`KafkaRequestHandler`, which releases it. Not
 here: connections that are idle (`net/connection_limits.py`).
 """
 
@@ -53,7 +56,7 @@ class Owner(Protocol):
 
 
 class Booking:
-    """The memory of one long request of `size` bytes, from its first bytes until it is answered:
+    """The memory of one long request of `size` bytes, from its first bytes until it is released:
     `held` bytes. `wanted`: what it waits for.
     """
 

@@ -53,7 +53,12 @@ def line_of(error: BaseException) -> str:
     elif java_is_gone(error):
         line = JAVA_GONE
     elif from_spark(error):
-        line = raised_in_task(error) or without_python(error) or f"Spark failed: {root_line(error)}"
+        line = (
+            raised_in_task(error)
+            or without_python(error)
+            or of_a_timestamp(error)
+            or f"Spark failed: {root_line(error)}"
+        )
     elif isinstance(error, OSError):
         line = ": ".join(str(part) for part in (error.filename, error.strerror) if part) or _named(
             error
@@ -128,6 +133,25 @@ def without_python(error: BaseException) -> str:
     return (
         f"a Spark worker cannot run this job's Python ({found.group(0)}): install the package "
         "with its extra 'spark' there, or ship a packed environment with --archives"
+    )
+
+
+def of_a_timestamp(error: BaseException) -> str:
+    """The line for a record in a topic whose timestamp Spark does not hold, for which Java's last
+    cause is a `long overflow`; empty for others.
+    """
+    found = re.search(
+        r"Record at topic (\S+) partition (\d+) offset (\d+) has timestamp value (-?\d+) that "
+        "overflows",
+        text_of(error),
+    )
+    if not found:
+        return ""
+    topic, partition, offset, ms = found.groups()
+    return (
+        f"{topic}-{partition}: the record at offset {offset} has a timestamp that Spark cannot "
+        f"hold ({ms} ms): delete up to it (kafka-delete-records, offset {int(offset) + 1}); an "
+        "archive takes what is before it first, with --max-records, and goes on with --allow-gaps"
     )
 
 

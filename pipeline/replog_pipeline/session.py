@@ -11,6 +11,8 @@
 5. A setting that is a secret is on no command line: it reaches the JVM when that runs.
 6. On this machine alone the jars of object stores are on the driver's class path, which serves the
    tasks as well: Spark would copy `spark.jars`, of which these have hundreds of MB, at every start.
+7. The zone of the JVMs that it starts is UTC, as the session's: the connector's calendar changes
+   timestamps before 1900 by it (`sources.connector`).
 """
 
 from __future__ import annotations
@@ -35,11 +37,15 @@ if TYPE_CHECKING:
 VERSION = "4.2"
 NO_JVM = "JAVA_GATEWAY_EXITED"
 PATIENCE_SECONDS = 10.0
+IN_UTC = "-Duser.timezone=UTC"
+DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
+EXECUTOR_OPTIONS = "spark.executor.extraJavaOptions"
 NEEDED = {"spark.sql.session.timeZone": "UTC", "spark.sql.python.filterPushdown.enabled": "true"}
 """What the jobs rely on, also in a session that somebody else began."""
 DEFAULTS = (
     NEEDED
     | {
+        EXECUTOR_OPTIONS: IN_UTC,
         "spark.ui.enabled": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.ui.retainedJobs": "50",
@@ -144,8 +150,8 @@ def launch(wanted: Mapping[str, str], formats: Sequence[str], tell: jars.Tell) -
     paths = jars.provide(jars.of(name for name in formats if name not in beside), tell)
     large = jars.provide(jars.of(beside), tell)
     own = joined("spark.jars", ",", paths, wanted) | joined(CLASS_PATH, ":", large, known)
-    if "SPARK_CONF_DIR" not in os.environ and "spark.driver.extraJavaOptions" not in wanted:
-        own["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={LOG_LEVELS.as_uri()}"
+    if DRIVER_OPTIONS not in known:
+        own[DRIVER_OPTIONS] = driver_options()
     on_command_line = {
         name: value for name, value in wanted.items() if not spark_conf.is_secret(name)
     }
@@ -165,6 +171,12 @@ def launch(wanted: Mapping[str, str], formats: Sequence[str], tell: jars.Tell) -
             "and spark-defaults.conf"
         ) from error
     printed.pass_on()
+
+
+def driver_options() -> str:
+    """Who has a SPARK_CONF_DIR has his own levels of Spark's log there."""
+    levels = f" -Dlog4j2.configurationFile={LOG_LEVELS.as_uri()}"
+    return IN_UTC + ("" if "SPARK_CONF_DIR" in os.environ else levels)
 
 
 def joined(

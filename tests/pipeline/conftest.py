@@ -63,7 +63,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """Our broker as a process."""
-    process = BrokerProcess(tmp_path_factory.mktemp("broker"), {"log.retention.ms": "-1"})
+    settings = {
+        "log.retention.ms": "-1",
+        "replica.high.watermark.checkpoint.interval.ms": "200",  # `segments:` reads up to it
+    }
+    process = BrokerProcess(tmp_path_factory.mktemp("broker"), settings)
     process.start()
     yield process
     process.stop()

@@ -11,10 +11,10 @@
    the next takes over what the last left; otherwise each read would leave a consumer per partition
    behind. `POOLS` bounds what idles there. No offset is committed, no group is joined.
 4. The connector takes timestamps for those of Java's old calendar: before 1582-10-15 it changes the
-   instant, and in zones before 1900 too. What is read is turned back (`corrected`), but
-   for one day in each of twelve years before 1582 (the old calendar's 29 February of 100, 200, 300,
-   500 .. 1500), which the connector makes one with the next day, a day later; and, where
-   the JVM's zone is not UTC, for the hours around 1900 in zones that changed then, by minutes.
+   instant, and in other zones than UTC before 1900 too. What is read is turned back (`corrected`),
+   but for one day in each of twelve years before 1582 (the old calendar's 29 February of 100, 200,
+   300, 500 .. 1500), which the connector makes one with the next day, a day later. The zone is the
+   JVM's; in one that somebody else began in another zone hours around 1900 are off by minutes.
 5. A topic that is not there, or a broker that does not answer, is found before Spark plans
    anything, and is one line.
 """
@@ -26,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from replog_pipeline.columns import COLUMNS, Offsets
-from replog_pipeline.errors import PipelineError, text_of
+from replog_pipeline.errors import PipelineError
 from replog_pipeline.segments.log_view import ISOLATION
 from replog_pipeline.segments.options import ONLY_IN_BATCHES
 from replog_pipeline.sources import kafka_admin
@@ -59,9 +59,6 @@ POOLS = {
 for both; the pool of fetched records has no other bound than the time.
 """
 EARLIEST, LATEST = -2, -1
-OVERFLOW = "long overflow"
-MOST_MS = (2**63 - 1) // 1000
-"""The latest timestamp that Spark holds, in the year 294247."""
 SAME_SINCE = "timestamp_seconds(-2177452800)"
 """1901: from then on both calendars, and all zones in them, agree."""
 BACK = (
@@ -174,29 +171,6 @@ def named(given: Offsets) -> dict[str, list[int]]:
     for topic, partition in sorted(given):
         found.setdefault(topic, []).append(partition)
     return found
-
-
-def out_of_range(
-    spark: SparkSession, source: KafkaSource, start: Offsets, error: Exception
-) -> PipelineError | None:
-    """The one line of a batch with a timestamp that Spark cannot hold, which the connector calls a
-    `long overflow`; None for any other failure.
-    """
-    if OVERFLOW not in text_of(error):
-        return None
-    found = kafka_admin.beyond(spark, source.cluster, start, MOST_MS + 1)
-    if not found:
-        where = ", ".join(sorted({topic for topic, _ in start}))
-        return PipelineError(
-            f"topic {where}: a record's timestamp is below what a table can hold: archive from "
-            "segments:DIRECTORY, whose error names its offset"
-        )
-    (topic, partition), offset = next(iter(found.items()))
-    return PipelineError(
-        f"{topic}-{partition}: the record at offset {offset} has a timestamp above what a table "
-        f"can hold ({MOST_MS} ms): archive what is before it with --max-records, delete up to it "
-        f"(kafka-delete-records, offset {offset + 1}) and go on with --allow-gaps"
-    )
 
 
 def check(wanted: Wanted) -> None:

@@ -107,19 +107,6 @@ def are_of_one_day(spark: SparkSession, cluster: KafkaCluster, start: Offsets) -
     return all(0 <= first.get(key).offset() <= start[each] for each, key in keys.items())
 
 
-def beyond(spark: SparkSession, cluster: KafkaCluster, start: Offsets, ms: int) -> Offsets:
-    """Of each of these partitions that has one the first record with a timestamp from `ms` on, by
-    the brokers' time index.
-    """
-    kafka: Any = spark._jvm.org.apache.kafka  # type: ignore[union-attr]
-    keys = {each: kafka.common.TopicPartition(*each) for each in start}
-    with client(spark, cluster) as admin:
-        wanted = dict.fromkeys(keys.values(), kafka.clients.admin.OffsetSpec.forTimestamp(ms))
-        found = call(cluster, lambda: admin.listOffsets(wanted).all().get())
-        offsets = {each: found.get(key).offset() for each, key in keys.items()}
-    return {each: offset for each, offset in sorted(offsets.items()) if offset >= start[each]}
-
-
 def topic_config(spark: SparkSession, cluster: KafkaCluster, topic: str) -> dict[str, str]:
     """The settings in force for a topic: name -> value."""
     java: Any = spark._jvm

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,8 +10,11 @@ from typing import TYPE_CHECKING
 from kafka import KafkaAdminClient
 from kafka.admin import NewPartitions, NewTopic
 
+from replog_pipeline.errors import PipelineError
 from replog_pipeline.lake import table
-from tests.pipeline.records import Written
+from replog_pipeline.sources import SegmentsSource, extents
+from tests.compat.broker_process import BrokerProcess
+from tests.pipeline.records import PATIENCE_SECONDS, Written
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -24,6 +28,23 @@ def create(bootstrap: str, topic: str, partitions: int, **settings: str) -> None
         admin.create_topics([NewTopic(topic, partitions, 1, topic_configs=settings)])
     finally:
         admin.close()
+
+
+def await_files(broker: BrokerProcess, topic: str, records: int) -> None:
+    """Until `segments:` has all of them: it reads up to the high watermark that was last stored."""
+    source = SegmentsSource((str(broker.data),), (topic,))
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while end(source) < records:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def end(source: SegmentsSource) -> int:
+    """Of all partitions together; 0 before anything was stored."""
+    try:
+        return sum(extents.of_directories(source).end.values())
+    except PipelineError:
+        return 0
 
 
 def grow(bootstrap: str, topic: str, partitions: int) -> None:

@@ -458,16 +458,3 @@ def test_a_table_keeps_its_isolation(
     archive.run(spark, archive.ArchiveConfig(filled, lake, isolation="read_committed"))
     more(broker, topic)
     assert "--read-committed: give it again" in refused("--from", filled, "--to", lake)
-
-
-def test_a_timestamp_that_no_table_holds_is_named(
-    spark: SparkSession, broker: BrokerProcess, topic: str, tmp_path: Path
-) -> None:
-    tables.create(broker.bootstrap, topic, 2, **{"message.timestamp.after.max.ms": str(2**63 - 1)})
-    most = (2**63 - 1) // 1000
-    written = [Written(1, b"k", b"v", at) for at in (OLD_MS, most, most + 1, OLD_MS)]
-    produce(broker.bootstrap, topic, written)
-    source, lake = f"kafka://{broker.bootstrap}/{topic}", str(tmp_path / "lake")
-    said = refused("--from", source, "--to", lake)
-    assert f"{topic}-1: the record at offset 2 has a timestamp above" in said
-    assert "kafka-delete-records, offset 3" in said and "--allow-gaps" in said

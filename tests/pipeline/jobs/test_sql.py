@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import time
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,6 @@ from replog_pipeline.jobs.sql import results, views
 from replog_pipeline.jobs.sql.command import command
 from replog_pipeline.jobs.sql.job import SqlConfig, check
 from replog_pipeline.kafka_cluster import PLAINTEXT
-from replog_pipeline.sources import extents
 from tests.pipeline.jobs import tables
 from tests.pipeline.records import numbered, produce
 
@@ -29,23 +27,11 @@ def places(spark, broker, tmp_path_factory):
     """The same records in a topic (whose name needs quotes), its log directory and a table."""
     tables.create(broker.bootstrap, "sql.topic-1", 2)
     produce(broker.bootstrap, "sql.topic-1", numbered(ROWS, 2))
-    files = sources.SegmentsSource((str(broker.data),), ("sql.topic-1",))
-    deadline = time.monotonic() + 60
-    # Files are read up to the checkpoint of the high watermark, which comes every few seconds.
-    while not are_in_files(files):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    tables.await_files(broker, "sql.topic-1", ROWS)
     topic = f"kafka://{broker.bootstrap}/sql.topic-1"
     lake = str(tmp_path_factory.mktemp("sql") / "lake")
     archive.run(spark, archive.ArchiveConfig(topic, lake, "parquet"))
     return {"topic": topic, "files": f"segments:{broker.data}?topics=sql.topic-1", "lake": lake}
-
-
-def are_in_files(files):
-    try:
-        return sum(extents.of_directories(files).end.values()) == ROWS
-    except PipelineError:  # there is no checkpoint yet
-        return False
 
 
 def asked(spark, query, *froms, form="csv", limit=1000):

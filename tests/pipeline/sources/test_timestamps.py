@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
+from click.testing import CliRunner
 
-from replog_pipeline import sources
+from replog_pipeline import session, sources
+from replog_pipeline.cli import pipeline
 from tests.pipeline.jobs import tables
 from tests.pipeline.records import OLD_MS, Written, produce
 
@@ -37,6 +39,7 @@ def zone(spark, request) -> Iterator[str]:
 
 @pytest.mark.parametrize("zone", ["UTC", "America/Los_Angeles"], indirect=True)
 def test_timestamps_of_old_are_as_they_were_sent(spark, broker, topic, zone) -> None:
+    """From a cluster and from its log directory."""
     sent = [
         Written(0, b"k", b"v", milliseconds(day) + more)
         for day in DAYS
@@ -47,3 +50,48 @@ def test_timestamps_of_old_are_as_they_were_sent(spark, broker, topic, zone) -> 
     produce(broker.bootstrap, topic, sent)
     wire = sources.read(spark, sources.parse(f"kafka://{broker.bootstrap}/{topic}"))
     assert tables.rows(wire) == tables.expected(sent)
+    tables.await_files(broker, topic, len(sent))
+    files = sources.read(spark, sources.parse(f"segments:{broker.data}?topics={topic}"))
+    assert tables.rows(files) == tables.expected(sent)
+
+
+def test_the_zone_of_the_jvm_is_utc(spark) -> None:
+    """Asia/Kolkata, whose time went back by minutes in 1906, would lose the instants between."""
+    assert session.IN_UTC in spark.conf.get(session.DRIVER_OPTIONS).split()
+    assert session.IN_UTC in spark.conf.get(session.EXECUTOR_OPTIONS).split()
+    assert spark._jvm.java.util.TimeZone.getDefault().getID() == "UTC"
+
+
+@pytest.fixture(scope="module")
+def late(broker) -> str:
+    """A topic with a record that no table holds."""
+    name, most = "late", (2**63 - 1) // 1000
+    tables.create(broker.bootstrap, name, 2, **{"message.timestamp.after.max.ms": str(2**63 - 1)})
+    sent = [Written(1, b"k", b"v", at) for at in (OLD_MS, most, most + 1, OLD_MS)]
+    produce(broker.bootstrap, name, sent)
+    return name
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        ("archive", "--to", "{tmp}/lake"),
+        ("audit",),
+        ("replay", "--to", "kafka://{bootstrap}/late-copy"),
+        ("report", "--to", "{tmp}/report"),
+        ("sql", "select count(*) from late"),
+        ("sql", "select partition, offset from late"),
+    ],
+    ids=" ".join,
+)
+def test_a_record_whose_timestamp_spark_does_not_hold_is_named(
+    spark, broker, late, tmp_path, job
+) -> None:
+    words = [each.format(tmp=tmp_path, bootstrap=broker.bootstrap) for each in job]
+    source = f"kafka://{broker.bootstrap}/{late}"
+    done = CliRunner().invoke(pipeline, [*words, "--from", source, "--quiet"])
+    assert done.exit_code == 2, done.output
+    (line,) = done.stderr.splitlines()
+    assert "late-1: the record at offset 2 has a timestamp that Spark cannot hold" in line
+    assert "(9223372036854776 ms)" in line and "kafka-delete-records, offset 3" in line
+    assert "--allow-gaps" in line

@@ -39,11 +39,9 @@ from replog_pipeline.lake.parquet import NO_UPSERT
 from replog_pipeline.progress import Progress
 from replog_pipeline.sources import (
     KafkaPattern,
-    KafkaSource,
     SegmentsSource,
     Source,
     Wanted,
-    connector,
     extents,
     kafka_admin,
 )
@@ -276,15 +274,7 @@ class Archive:
         with self.progress.step(
             f"archive: {self.about}batch {after.batch}, {plan.offsets:,} offsets", self.spark
         ):
-            try:
-                count = self.upsert(rows, after) if upsert else self.append(rows, plan, after)
-            except Exception as error:
-                refused = None
-                if isinstance(self.source, KafkaSource):
-                    refused = connector.out_of_range(self.spark, self.source, plan.start, error)
-                if refused is None:
-                    raise
-                raise refused from error
+            count = self.upsert(rows, after) if upsert else self.append(rows, plan, after)
         self.figures.committed(count, time.monotonic() - began)
         self.result.ledger, self.result.gaps = after, [*self.result.gaps, *plan.gaps]
         self.result.missed += missed

@@ -608,8 +608,12 @@ class Broker:
         for dispatcher in self._dispatchers:
             if dispatcher.listener == name:
                 return dispatcher
-        self._dispatchers.append(Dispatcher(self.parts, name, self._routes()))
+        self._dispatchers.append(self.make_dispatcher(name))
         return self._dispatchers[-1]
+
+    def make_dispatcher(self, name: ListenerName) -> Dispatcher:
+        """The way in of a listener."""
+        return Dispatcher(self.parts, name, self._routes())
 
     # listeners that come and go while it runs
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -196,6 +197,7 @@ def test_a_closed_cluster_is_gone_and_its_template_stays() -> None:
 
 SUITE = """
 import pytest
+from confluent_kafka import Producer
 
 def test_one(kafka):
     kafka.topic("orders").produce([b"one"])
@@ -214,6 +216,9 @@ def test_one_cluster_for_all(kafka_cluster, number):
 
 def test_red(kafka):
     kafka.topic("lost")
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "client.id": "shop"})
+    producer.produce("lost", b"one")
+    producer.flush(10)
     assert False
 
 @pytest.mark.kafka(nodes=3)
@@ -243,6 +248,9 @@ def test_the_fixtures(tmp_path: Path) -> None:
     said = pytest_of(tmp_path, SUITE, status=1)
     assert "6 passed" not in said and "1 failed, 5 passed, 1 error" in said, said
     assert "what kafka logged" in said and "topic created" in said and "topic=lost" in said
+    assert "shop to broker-1: Produce v" in said and "lost: ok after" in said
+    (saved,) = re.findall(r"requests of kafka's clients .all: (\S+) and .pcap", said)
+    assert '"api": "Produce"' in Path(saved).read_text()
     assert "pytest.mark.kafka takes brokers, settings, topics, not nodes" in said
 
 

@@ -49,7 +49,7 @@ def refusal_in_steps(
 ) -> Generator[None, None, Any]:
     """As `refusal`, pausing after every element."""
     response = response_class()
-    if not _refuse(response, version, code, message):
+    if not refuse_struct(response, version, code, message):
         yield from _mirror(request, response, version, code, message)
     return response
 
@@ -58,7 +58,7 @@ def _fields(struct: Any, version: int) -> list[Field]:
     return [field for field in struct.FIELDS if field.is_in(version)]
 
 
-def _refuse(struct: Any, version: int, code: int, message: str | None) -> bool:
+def refuse_struct(struct: Any, version: int, code: int, message: str | None) -> bool:
     """Sets the struct's own error; False where it has none."""
     names = {field.name for field in _fields(struct, version)}
     for field in _fields(struct, version):
@@ -115,7 +115,7 @@ def _answer(
     _copy_names(item, made, version)
     if isinstance(item, Struct):
         _copy_parts(item, made, version)
-    if not _refuse(made, version, code, message) and isinstance(item, Struct):
+    if not refuse_struct(made, version, code, message) and isinstance(item, Struct):
         yield from _mirror(item, made, version, code, message)
     return made
 

@@ -30,8 +30,18 @@ if TYPE_CHECKING:
         leader,
         log_end,
         records,
+        requests,
+        transaction,
     )
-    from twisted_broker.testing.handles import ClusterBroker, ClusterClock, Disk, Link
+    from twisted_broker.testing.handles import (
+        ClusterBroker,
+        ClusterClock,
+        ClusterTrace,
+        Disk,
+        Exchange,
+        Fault,
+        Link,
+    )
     from twisted_broker.testing.template_client import ClusterError, ClusterTimeout
 
 _HOMES = {
@@ -43,8 +53,11 @@ _HOMES = {
     "ClusterClock": "handles",
     "ClusterError": "template_client",
     "ClusterTimeout": "template_client",
+    "ClusterTrace": "handles",
     "Condition": "conditions",
     "Disk": "handles",
+    "Exchange": "handles",
+    "Fault": "handles",
     "Group": "cluster",
     "Link": "handles",
     "Member": "cluster",
@@ -57,6 +70,8 @@ _HOMES = {
     "leader": "conditions",
     "log_end": "conditions",
     "records": "conditions",
+    "requests": "conditions",
+    "transaction": "conditions",
 }
 __all__ = [
     "AsyncCluster",
@@ -67,8 +82,11 @@ __all__ = [
     "ClusterClock",
     "ClusterError",
     "ClusterTimeout",
+    "ClusterTrace",
     "Condition",
     "Disk",
+    "Exchange",
+    "Fault",
     "Group",
     "Link",
     "Member",
@@ -81,6 +99,8 @@ __all__ = [
     "leader",
     "log_end",
     "records",
+    "requests",
+    "transaction",
 ]
 
 

@@ -26,7 +26,21 @@ from twisted_broker.testing.cluster import (
     written,
 )
 from twisted_broker.testing.conditions import Condition
-from twisted_broker.testing.handles import ClusterBroker, ClusterClock, Disk, Link, in_seconds
+from twisted_broker.testing.handles import (
+    Apis,
+    Assertions,
+    ClusterBroker,
+    ClusterClock,
+    ClusterTrace,
+    Disk,
+    Exchange,
+    Fault,
+    Link,
+    RequestFaults,
+    exchanges,
+    in_seconds,
+    refuse,
+)
 from twisted_broker.testing.template_client import LENGTH, Connection, template
 
 
@@ -61,7 +75,10 @@ class _Calls:
         self.connection.close()
 
 
-class AsyncCluster:
+AsyncFault = Fault[Awaitable[None], Awaitable[int]]
+
+
+class AsyncCluster(RequestFaults[Awaitable[AsyncFault]], Assertions[Awaitable[None]]):
     """As `Cluster`; `async with` starts and ends it, as `start` and `close` do."""
 
     def __init__(
@@ -162,6 +179,18 @@ class AsyncCluster:
         """As `Cluster.disk`."""
         return Disk(self._running().call, node)
 
+    async def strike(self, action: str, api: Apis, how: dict[str, Any]) -> AsyncFault:
+        call = self._running().call
+        return Fault(call, await call("strike_requests", action=action, api=api, **how))
+
+    @property
+    def trace(self) -> ClusterTrace[Awaitable[list[Exchange]], Awaitable[None]]:
+        """As `Cluster.trace`."""
+        return ClusterTrace(self._running().call, _exchanges)
+
+    async def check(self, kind: str, topic: str) -> None:
+        refuse(await self._running().call("anomalies", kind=kind, topic=topic))
+
     @property
     def clock(self) -> ClusterClock[Awaitable[None]]:
         """As `Cluster.clock`."""
@@ -239,3 +268,7 @@ class AsyncGroup:
         """Commits them; the group must have no members."""
         wanted = [(topic, number, at) for (topic, number), at in offsets.items()]
         await self._calls.call("set_offsets", name=self.name, positions=wanted)
+
+
+async def _exchanges(found: Awaitable[list[dict[str, Any]]]) -> list[Exchange]:
+    return exchanges(await found)

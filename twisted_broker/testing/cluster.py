@@ -19,7 +19,21 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from twisted_broker.testing.conditions import Condition
-from twisted_broker.testing.handles import ClusterBroker, ClusterClock, Disk, Link, in_seconds
+from twisted_broker.testing.handles import (
+    Apis,
+    Assertions,
+    ClusterBroker,
+    ClusterClock,
+    ClusterTrace,
+    Disk,
+    Exchange,
+    Fault,
+    Link,
+    RequestFaults,
+    exchanges,
+    in_seconds,
+    refuse,
+)
 from twisted_broker.testing.template_client import Connection, template
 
 Written = bytes | tuple[bytes | str | None, bytes | None] | Mapping[str, Any]
@@ -135,7 +149,7 @@ def check_broker(node: int, known: list[int]) -> None:
         raise ValueError(f"there is no broker {node!r}: there are {', '.join(map(str, known))}")
 
 
-class Cluster:
+class Cluster(RequestFaults[Fault[None, int]], Assertions[None]):
     """`brokers` of them, each with Kafka's `settings`; `topics`: names, and how many partitions of
     each, that are there from the beginning; `data`: a directory that keeps their files, None:
     nothing is kept.
@@ -223,6 +237,18 @@ class Cluster:
     def disk(self, node: int) -> Disk[None]:
         """Of a machine, by its id."""
         return Disk(self._connection.call, node)
+
+    def strike(self, action: str, api: Apis, how: dict[str, Any]) -> Fault[None, int]:
+        call = self._connection.call
+        return Fault(call, call("strike_requests", action=action, api=api, **how))
+
+    @property
+    def trace(self) -> ClusterTrace[list[Exchange], None]:
+        """What clients sent and were answered."""
+        return ClusterTrace(self._connection.call, exchanges)
+
+    def check(self, kind: str, topic: str) -> None:
+        refuse(self._connection.call("anomalies", kind=kind, topic=topic))
 
     @property
     def clock(self) -> ClusterClock[None]:

@@ -27,7 +27,7 @@ from twisted_broker.image.entries import TopicImage
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.wire.errors import BrokerError, ErrorCode, error_of
 from twisted_broker.wire.legacy import iterate_entries
-from twisted_broker.wire.messages import fetch, groups, list_offsets, offsets, topics
+from twisted_broker.wire.messages import fetch, groups, list_offsets, offsets, topics, transactions
 from twisted_broker.wire.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
@@ -40,9 +40,14 @@ from twisted_broker.wire.record_walk import Record
 _PRODUCE, _FETCH, _LIST_OFFSETS, _CREATE_TOPICS, _INIT_PRODUCER_ID = 12, 12, 9, 7, 4
 _FIND_COORDINATOR, _DESCRIBE_GROUPS, _OFFSET_FETCH = 4, 5, 8
 _EARLIEST, _LATEST = -2, -1
+_DESCRIBE_TRANSACTIONS, _OF_GROUPS, _OF_TRANSACTIONS = 0, 0, 1
 _PAUSE_MS, _WAIT_MS = 20, 200
 _BATCH_BYTES = 500_000
 T = TypeVar("T")
+
+
+OWN_CLIENT = "twisted-broker-test"
+"""The client id of a test's own requests: no fault of requests strikes them."""
 
 
 class CallFailed(Exception):
@@ -58,15 +63,22 @@ def _text(content: bytes | memoryview | None) -> str | None:
 
 
 class ClusterCalls:
-    """Of a cluster that runs. Methods raise CallFailed, and TimeoutError after `within` seconds."""
+    """Of a cluster that runs. `requests(api)`: how many of them clients sent. Methods raise
+    CallFailed, and TimeoutError after `within` seconds.
+    """
 
-    def __init__(self, brokers: Sequence[Broker], runtime: Runtime) -> None:
-        self._brokers, self._runtime = brokers, runtime
+    def __init__(
+        self,
+        brokers: Sequence[Broker],
+        runtime: Runtime,
+        requests: Callable[[str], int] = lambda api: 0,
+    ) -> None:
+        self._brokers, self._runtime, self.requests = brokers, runtime, requests
         self.bootstrap = ",".join(
             next(each.address for each in broker.listeners if not each.is_controller)
             for broker in brokers
         )
-        config = ConsumerConfig({"bootstrap.servers": self.bootstrap, "client.id": "test"})
+        config = ConsumerConfig({"bootstrap.servers": self.bootstrap, "client.id": OWN_CLIENT})
         self._client = ClusterClient(runtime, config)
         self._producer: tuple[int, int] | None = None
         self._sequences: dict[TopicPartition, int] = defaultdict(int)
@@ -162,6 +174,30 @@ class ClusterCalls:
             return None
 
         return await self._until(found, within, f"a leader of {name}")
+
+    def topic_named(self, identity: bytes) -> str | None:
+        """The topic with that id."""
+        for broker in self._brokers:
+            assert broker.role is not None
+            found = broker.role.observer.image.topics_by_id.get(identity)
+            if found is not None:
+                return found.name
+        return None
+
+    def id_of(self, topic: str) -> bytes:
+        """Raises CallFailed."""
+        found = self._topic(topic)
+        if found is None:
+            raise CallFailed(f"there is no topic {topic}")
+        return found.id
+
+    async def starts(self, topic: str, within: float = 30.0) -> dict[int, int]:
+        """Where the log of each partition begins."""
+        found = self._topic(topic)
+        return {
+            number: await self._offset(TopicPartition(topic, number), _EARLIEST, False, within)
+            for number in (() if found is None else found.partitions)
+        }
 
     # records
 
@@ -400,6 +436,20 @@ class ClusterCalls:
         except (TypeError, ValueError) as error:
             raise CallFailed(f"no condition: {error}") from None
 
+    async def transaction_state(self, transactional_id: str, within: float = 30.0) -> str:
+        """Kafka's word; Dead: there is no such id."""
+
+        async def asked(coordinator: ClientConnection) -> str:
+            request = transactions.DescribeTransactionsRequest(transactional_ids=[transactional_id])
+            answer = await coordinator.send(request, _DESCRIBE_TRANSACTIONS)
+            found = answer.transaction_states[0]
+            if found.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+                return "Dead"
+            _check(found.error_code, None)
+            return str(found.transaction_state)
+
+        return await self._at_coordinator(transactional_id, asked, within, _OF_TRANSACTIONS)
+
     # whom to ask
 
     async def _at_leader(
@@ -417,10 +467,14 @@ class ClusterCalls:
         return await self._again(asked, within, f"the leader of {name}")
 
     async def _at_coordinator(
-        self, group: str, ask: Callable[[ClientConnection], Awaitable[T]], within: float
+        self,
+        key: str,
+        ask: Callable[[ClientConnection], Awaitable[T]],
+        within: float,
+        key_type: int = _OF_GROUPS,
     ) -> T:
         async def asked() -> T:
-            request = offsets.FindCoordinatorRequest(key_type=0, coordinator_keys=[group])
+            request = offsets.FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
             answer = await self._client.send_to_any(request, _FIND_COORDINATOR)
             found = answer.coordinators[0]
             _check(found.error_code, found.error_message)
@@ -430,7 +484,8 @@ class ClusterCalls:
                 raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             return await ask(self._client.connection(endpoint))
 
-        return await self._again(asked, within, f"the coordinator of group {group}")
+        whose = "group" if key_type == _OF_GROUPS else "transactional id"
+        return await self._again(asked, within, f"the coordinator of {whose} {key}")
 
     async def _again(self, ask: Callable[[], Awaitable[T]], within: float, whom: str) -> T:
         """Until it is not refused for now."""

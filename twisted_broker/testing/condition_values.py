@@ -101,6 +101,12 @@ class ConditionValues:
             return self._agreed(lambda image: not _out_of_sync(image))
         if what.startswith("group."):
             return await self._of_group(form["group"], what.removeprefix("group."))
+        if what == "transaction.state":
+            return await self._asked(
+                self._calls.transaction_state(form["transactional_id"], within=self._left())
+            )
+        if what == "requests":
+            return self._calls.requests(form["api"])
         if what == "records":
             return await self._records(form["topic"])
         name = TopicPartition(form["topic"], form["partition"])

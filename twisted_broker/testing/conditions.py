@@ -24,6 +24,17 @@ GROUP_STATES = (
     "Stable",
 )
 _ALL, _EQUAL = ("==", "!=", ">=", "<="), ("==", "!=")
+TRANSACTION_STATES = (
+    "CompleteAbort",
+    "CompleteCommit",
+    "Dead",
+    "Empty",
+    "Ongoing",
+    "PrepareAbort",
+    "PrepareCommit",
+    "PrepareEpochFence",
+)
+_WORDS = {"group.state": GROUP_STATES, "transaction.state": TRANSACTION_STATES}
 # What is compared: the operators, and the names of what it is of.
 _SUBJECTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "isr": (_ALL, ("topic", "partition")),
@@ -34,6 +45,8 @@ _SUBJECTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "group.state": (_EQUAL, ("group",)),
     "group.members": (_ALL, ("group",)),
     "group.lag": (_ALL, ("group",)),
+    "requests": (_ALL, ("api",)),
+    "transaction.state": (_EQUAL, ("transactional_id",)),
     "in_sync": (_EQUAL, ()),
 }
 
@@ -156,6 +169,23 @@ def group(name: str) -> GroupSubject:
     return GroupSubject(name)
 
 
+class TransactionSubject:
+    """A transactional id: `.state`, Kafka's word."""
+
+    def __init__(self, transactional_id: str) -> None:
+        self.state = Subject("transaction.state", {"transactional_id": transactional_id})
+
+
+def transaction(transactional_id: str) -> TransactionSubject:
+    """Conditions on a transactional id: `transaction("t").state == "Ongoing"`."""
+    return TransactionSubject(transactional_id)
+
+
+def requests(api: str) -> Subject:
+    """How many requests of that API clients sent, as far as the trace goes back."""
+    return Subject("requests", {"api": api})
+
+
 def in_sync() -> Condition:
     """Every replica of every partition is in the ISR."""
     return Condition({"what": "in_sync", "is": "==", "value": True})
@@ -192,9 +222,9 @@ def check(form: Mapping[str, Any]) -> None:
             raise TypeError(f"{text} is a set of broker ids, not {value!r}")
         for each in value:
             _check_value(f"each broker of {text}", each, int)
-    elif what == "group.state":
-        if value not in GROUP_STATES:
-            raise ValueError(f"{text} is one of {', '.join(GROUP_STATES)}, not {value!r}")
+    elif what in _WORDS:
+        if value not in _WORDS[what]:
+            raise ValueError(f"{text} is one of {', '.join(_WORDS[what])}, not {value!r}")
     elif not (what == "leader" and value is None):
         _check_value(text, value, bool if what == "in_sync" else int)
 

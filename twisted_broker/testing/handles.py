@@ -1,8 +1,8 @@
-"""What a test strikes: machines, links, disks and the clock of its cluster.
+"""What a test strikes in its cluster, and the evidence of what came of it.
 
-Owns `ClusterBroker`, `Link`, `Disk` and `ClusterClock`, for `Cluster`, `AsyncCluster` and
-`trial.Cluster` alike: `Done_co` is None where a call has ended when it returns, and what is awaited
-otherwise.
+Owns `ClusterBroker`, `Link`, `Disk`, `Fault`, `RequestFaults`, `ClusterClock`, `ClusterTrace` and
+`Assertions`, for `Cluster`, `AsyncCluster` and `trial.Cluster` alike: `Done_co` is None where a
+call has ended when it returns, and what is awaited otherwise.
 
 1. A verb acts until it is healed; its participle is a context manager (`with`, or `async with`)
    that heals at its end.
@@ -13,10 +13,16 @@ Source: our own. Not here: what they do (`running_cluster.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Generic, Protocol, TypeVar
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 Done_co = TypeVar("Done_co", covariant=True)
+Count_co = TypeVar("Count_co", covariant=True)
+Found_co = TypeVar("Found_co", covariant=True)
+Made_co = TypeVar("Made_co", covariant=True)
+Apis = str | Sequence[str] | None
 _SECONDS = 30.0
 
 
@@ -199,6 +205,197 @@ class Disk(Generic[Done_co]):
 
     def _strike(self, verb: str, **how: Any) -> Done_co:
         return self._call("strike_disk", node=self._node, verb=verb, **how)
+
+
+class Fault(Generic[Done_co, Count_co]):
+    """A fault of requests that is in force. `Count_co`: as `Done_co`, of a number."""
+
+    def __init__(self, call: Call[Any], number: int) -> None:
+        self._call, self._number = call, number
+
+    @property
+    def hits(self) -> Count_co:
+        """How many requests it struck."""
+        return self._call("hits", number=self._number)  # type: ignore[no-any-return]
+
+    def wait(self, count: int = 1, within: str | float = _SECONDS) -> Done_co:
+        """Until it struck so many. Raises ClusterTimeout."""
+        return self._call(  # type: ignore[no-any-return]
+            "wait_for_hits", number=self._number, count=count, within=in_seconds(within)
+        )
+
+    def lift(self) -> Done_co:
+        """It strikes no more."""
+        return self._call("lift_fault", number=self._number)  # type: ignore[no-any-return]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.lift()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._call("lift_fault", number=self._number)
+
+
+class RequestFaults(ABC, Generic[Made_co]):
+    """What a cluster does to its clients' requests. `Made_co`: a `Fault`, or what is awaited for
+    one.
+
+    `api`: Kafka's names, one or several; None: all. `where`: `broker`, `topic`, `partition`,
+    `group`, `transactional_id`, `client_id`, which go together; `times`: so many requests, None:
+    until it is lifted; `skip`: so many pass before; `probability` under `seed`. Raises
+    ClusterError: a wrong name, with the right ones.
+    """
+
+    @abstractmethod
+    def strike(self, action: str, api: Apis, how: dict[str, Any]) -> Made_co:
+        """Puts a fault in force."""
+
+    def fail(self, api: Apis, error: str, *, applied: bool = False, **where: Any) -> Made_co:
+        """Answers `error`, before any work: for the partitions that `where` names, the rest of the
+        request is served. `applied`: after the work was done.
+        """
+        return self.strike("fail", api, {"error": error, "applied": applied, **where})
+
+    def lose_request(self, api: Apis = None, **where: Any) -> Made_co:
+        """Resets the connection instead of doing what is asked."""
+        return self.strike("lose_request", api, where)
+
+    def lose_answer(self, api: Apis = None, **where: Any) -> Made_co:
+        """Resets the connection when the work is done, before the answer."""
+        return self.strike("lose_answer", api, where)
+
+    def silence(self, api: Apis = None, **where: Any) -> Made_co:
+        """Never answers; what comes behind it on its connection waits."""
+        return self.strike("silence", api, where)
+
+    def delay(self, api: Apis, by: str | float, **where: Any) -> Made_co:
+        """Begins to work on it so much later."""
+        return self.strike("delay", api, {"seconds": in_seconds(by), **where})
+
+    def throttle(self, by: str | float, api: Apis = None, **where: Any) -> Made_co:
+        """Answers with that throttle time, and does not read from its connection meanwhile, as over
+        a quota.
+        """
+        return self.strike("throttle", api, {"seconds": in_seconds(by), **where})
+
+
+class Exchange(NamedTuple):
+    """A request of a client, and what it was answered. `at`: seconds of the cluster's clock;
+    `seconds`: until the answer, None: there is none. `request` and `answer` are Kafka's messages as
+    JSON has them: bytes in base64, records by their size.
+    """
+
+    at: float
+    seconds: float | None
+    machine: str
+    client_id: str | None
+    port: int
+    api: str
+    version: int
+    request: dict[str, Any]
+    answer: dict[str, Any] | None
+
+    def __str__(self) -> str:
+        """A line for people: when, who, what, and the errors that it was answered."""
+        codes = ", ".join(map(str, dict.fromkeys(_errors(self.answer)))) or "ok"
+        took = (
+            "no answer" if self.seconds is None else f"{codes} after {self.seconds * 1000:.0f} ms"
+        )
+        topics = ", ".join(dict.fromkeys(_topics(self.request)))
+        return (
+            f"{self.at:9.3f} {self.client_id or '-'} to {self.machine}: {self.api} "
+            f"v{self.version}{' ' + topics if topics else ''}: {took}"
+        )
+
+
+def _errors(message: Any) -> Iterator[str]:
+    """Names of Kafka's errors in an answer."""
+    from twisted_broker.wire.errors import error_of
+
+    if isinstance(message, dict):
+        for name, value in message.items():
+            if name == "error_code" and value:
+                yield error_of(value).name
+            else:
+                yield from _errors(value)
+    elif isinstance(message, list):
+        for each in message:
+            yield from _errors(each)
+
+
+def _topics(request: dict[str, Any]) -> Iterator[str]:
+    for name, value in request.items():
+        if "topic" in name and isinstance(value, list):
+            for each in value:
+                found = each.get("name") or each.get("topic") if isinstance(each, dict) else each
+                if found:
+                    yield str(found)
+
+
+class ClusterTrace(Generic[Found_co, Done_co]):
+    """What clients sent and were answered; the last 64 MiB of it. `Found_co`: the list of
+    exchanges, or what is awaited for it.
+    """
+
+    def __init__(self, call: Call[Any], read: Callable[[Any], Found_co]) -> None:
+        self._call, self._read = call, read
+
+    def requests(
+        self,
+        api: str | None = None,
+        *,
+        topic: str | None = None,
+        group: str | None = None,
+        client_id: str | None = None,
+    ) -> Found_co:
+        """Those of which all that is given holds."""
+        return self._read(
+            self._call("exchanges", api=api, topic=topic, group=group, client_id=client_id)
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> Done_co:
+        """Writes `path`.jsonl, an exchange a line, and `path`.pcap, for Wireshark."""
+        return self._call("save_trace", path=os.path.abspath(path))  # type: ignore[no-any-return]
+
+
+class Assertions(ABC, Generic[Done_co]):
+    """What must hold of what clients were told, compared with what is in a topic. Raises
+    AssertionError, with the records.
+    """
+
+    @abstractmethod
+    def check(self, kind: str, topic: str) -> Done_co:
+        """Raises AssertionError for each anomaly of that kind."""
+
+    def assert_nothing_lost(self, topic: str) -> Done_co:
+        """Each acknowledged record is where its client was told, unless it was deleted."""
+        return self.check("lost", topic)
+
+    def assert_no_duplicates(self, topic: str) -> Done_co:
+        """No record is there more often than it was acknowledged, by key, value and partition; one
+        that was not may be there once.
+        """
+        return self.check("repeated", topic)
+
+    def assert_order_kept(self, topic: str) -> Done_co:
+        """The records of each producer are in the order in which it sent them first."""
+        return self.check("reordered", topic)
+
+
+def refuse(anomalies: list[str]) -> None:
+    """Raises AssertionError where there are any."""
+    if anomalies:
+        raise AssertionError("; ".join(anomalies))
+
+
+def exchanges(found: list[dict[str, Any]]) -> list[Exchange]:
+    """From the answer of the call."""
+    return [Exchange(**each) for each in found]
 
 
 class ClusterClock(Generic[Done_co]):

@@ -30,6 +30,7 @@ from twisted_broker.testing.live_clock import LiveClock
 from twisted_broker.testing.sim.clock import NodeClock
 from twisted_broker.testing.sim.network import HostNetwork, NetworkConditions, SimNetwork
 from twisted_broker.testing.sim.transport import Pipe, SimTransport
+from twisted_broker.testing.trace import Peer, Trace
 
 CLIENTS = "client"
 Way = tuple[str, str]
@@ -86,6 +87,7 @@ class LiveNetwork(SimNetwork):
         self.rates: dict[Way, float] = {}
         self.outside = NodeClock(sim, CLIENTS)
         self.tcp: dict[TcpConnection, None] = {}
+        self.trace = Trace()
 
     def make_pipe(self, way: Way, goal: NodeClock, extra: float) -> Pipe:
         return _LivePipe(self, way, goal)
@@ -174,6 +176,7 @@ class TcpConnection(Protocol):
         self.clock = clock
         self._network, self._factory, self._address = network, factory, address
         self._served: Any = None
+        self._trace = network.trace
         self.pipe = _LivePipe(network, (clock.name, peer), network.outside)
         self.inward = _LivePipe(network, (peer, clock.name), clock)
 
@@ -182,6 +185,11 @@ class TcpConnection(Protocol):
 
     def connectionMade(self) -> None:
         self._network.tcp[self] = None
+        transport: Any = self.transport
+        client, served = transport.getPeer(), transport.getHost()
+        self._number = self._trace.opened(
+            Peer(self.clock.name, (client.host, client.port), (served.host, served.port))
+        )
         self._hear(self._begin, None)
 
     def _begin(self, _: None) -> None:
@@ -193,6 +201,7 @@ class TcpConnection(Protocol):
         served.makeConnection(self)
 
     def dataReceived(self, data: bytes) -> None:
+        self._trace.fed(self._network.sim.refresh(), self._number, True, data)
         self._hear(self._arrived, data)
 
     def _arrived(self, data: bytes) -> None:
@@ -201,6 +210,7 @@ class TcpConnection(Protocol):
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self._network.tcp.pop(self, None)
+        self._trace.closed(self._number)
         self.pipe.cut()
         self._hear(self._ended, reason)
 
@@ -240,6 +250,7 @@ class TcpConnection(Protocol):
         self.write(b"".join(pieces))
 
     def _write(self, data: bytes) -> None:
+        self._trace.fed(self._network.sim.now, self._number, False, data)
         self.transport.write(data)  # type: ignore[union-attr]
 
     def loseConnection(self, *_: Any) -> None:

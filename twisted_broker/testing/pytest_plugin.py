@@ -7,7 +7,8 @@ the package installed: it imports nothing but pytest.
    `@pytest.mark.kafka(brokers=3, settings={..}, topics={"orders": 3})` says of what kind.
 2. The process that clusters are forked from starts as soon as collection has found a test that
    needs one, while the tests before it run; in a run without one it never does.
-3. The report of a test that failed has what its cluster logged meanwhile.
+3. The report of a test that failed has what its cluster logged meanwhile, and the last requests of
+   its clients; all of them are in two files.
 
 Source: our own; pytest's hooks. Not here: clusters (`cluster.py`).
 """
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 _FIXTURES = {"kafka", "kafka_cluster"}
 _OF_MARKER = {"brokers", "settings", "topics"}
-_LOG_BYTES = 8000
+_LOG_BYTES, _REQUESTS = 8000, 40
 _BEGAN = pytest.StashKey[dict[str, int]]()
 
 
@@ -91,6 +92,24 @@ def _clusters(item: pytest.Item) -> dict[str, Any]:
     return {name: found[name] for name in sorted(_FIXTURES) if hasattr(found.get(name), "log_of")}
 
 
+def _requests(item: pytest.Item, name: str, cluster: Any) -> list[tuple[str, str]]:
+    """The last ones of its clients, and where all of them are."""
+    from twisted_broker.testing.template_client import ClusterError
+
+    factory: pytest.TempPathFactory = item.config._tmp_path_factory  # type: ignore[attr-defined]
+    home = getattr(item, "funcargs", {}).get("tmp_path") or factory.mktemp("kafka")
+    try:
+        found = cluster.trace.requests()
+        if not found:
+            return []
+        cluster.trace.save(home / f"{name}-trace")
+    except (ClusterError, OSError):  # it died: its log says why
+        return []
+    lines = [str(each) for each in found[-_REQUESTS:]]
+    title = f"requests of {name}'s clients (all: {home / f'{name}-trace'}.jsonl and .pcap)"
+    return [(title, "\n".join(lines))]
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     """Notes where the clusters' logs are when the test begins."""
@@ -109,4 +128,5 @@ def pytest_runtest_makereport(
         for name, cluster in _clusters(item).items():
             text = cluster.log_of(began.get(name, 0))[-_LOG_BYTES:]
             report.sections.append((f"what {name} logged", text))
+            report.sections += _requests(item, name, cluster)
     return report

@@ -32,6 +32,8 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from twisted_broker.api.context import ListenerName
+from twisted_broker.api.dispatch import Dispatcher
 from twisted_broker.broker import STARTING_ERRORS, Broker
 from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import Runtime
@@ -44,9 +46,12 @@ from twisted_broker.tap import MEMORY, MonotonicClock, Options, file_limit, prod
 from twisted_broker.testing.cluster import CONTROLLER_NODE
 from twisted_broker.testing.cluster_calls import CallFailed, ClusterCalls
 from twisted_broker.testing.condition_values import out_of_isr, unsettled
+from twisted_broker.testing.evidence import Evidence
+from twisted_broker.testing.faulty_dispatcher import FaultyDispatcher
 from twisted_broker.testing.live_clock import LiveClock
 from twisted_broker.testing.live_network import CLIENTS, LiveNetwork
 from twisted_broker.testing.machine import Machine
+from twisted_broker.testing.request_rules import RequestRules
 
 _MOST_REPLICAS = 3
 _PAUSE_SECONDS = 0.005
@@ -61,14 +66,28 @@ _OF_OTHERS = (
 _logger = Logger(namespace="replog.testing")
 
 
+class _Broker(Broker):
+    """One whose clients' requests may be struck."""
+
+    def __init__(self, rules: RequestRules, *arguments: Any) -> None:
+        self._rules = rules
+        super().__init__(*arguments)
+
+    def make_dispatcher(self, name: ListenerName) -> Dispatcher:
+        if name.is_controller or name.name == _BETWEEN_BROKERS:
+            return super().make_dispatcher(name)
+        return FaultyDispatcher(self._rules, self.parts, name)
+
+
 class _Brokers(LocalCluster):
-    """`machines`: by node. `on_failure(reason)`: they cannot start; `on_end(broker, reason)`: one
-    cannot go on.
+    """`machines`: by node; `rules`: faults of requests. `on_failure(reason)`: they cannot start;
+    `on_end(broker, reason)`: one cannot go on.
     """
 
     def __init__(
         self,
         machines: Mapping[int, Machine],
+        rules: RequestRules,
         on_failure: Callable[[str], None],
         on_end: Callable[[Broker, str], None],
         configs: list[BrokerConfig],
@@ -77,11 +96,18 @@ class _Brokers(LocalCluster):
     ) -> None:
         # What belongs to no machine waits by the clock outside.
         super().__init__(configs, lambda config: outside, **more)
-        self._machines = machines
+        self._machines, self._rules = machines, rules
         self._on_failure, self._on_end = on_failure, on_end
 
     def _make(self, config: BrokerConfig, runtime: Runtime) -> Broker:
-        return super()._make(config, self._machines[config.node_id].switch_on())
+        broker = self._process(config, len(self.brokers))
+        self.brokers.append(broker)
+        return broker
+
+    def _process(self, config: BrokerConfig, index: int) -> Broker:
+        runtime = self._machines[config.node_id].switch_on()
+        fail = partial(self._fail_one, index)
+        return _Broker(self._rules, config, runtime, self._cluster_id, self._descriptors, fail)
 
     def _fail(self, reason: str) -> None:
         self._on_failure(reason)
@@ -109,10 +135,7 @@ class _Brokers(LocalCluster):
         """Another process in its place, and its start, which fails with one of STARTING_ERRORS."""
         index = self.brokers.index(broker)
         config = BrokerConfig({**broker.config.static, "listeners": _bound(broker)})
-        runtime = self._machines[config.node_id].switch_on()
-        fail = partial(self._fail_one, index)
-        again = Broker(config, runtime, self._cluster_id, self._descriptors, fail)
-        self.brokers[index] = again
+        again = self.brokers[index] = self._process(config, index)
         return again, ensureDeferred(self._start_one(again))
 
     def take_back(self, again: Broker, broker: Broker) -> None:
@@ -226,6 +249,7 @@ class RunningCluster:
         outside.clock = MonotonicClock(reactor)
         self._clock = LiveClock(reactor)
         draw = random.Random()
+        self._rules = RequestRules()
         self._network = LiveNetwork(self._clock, draw)
         self._machines = {
             each.node_id: Machine(
@@ -239,6 +263,7 @@ class RunningCluster:
         }
         self._service = _Brokers(
             self._machines,
+            self._rules,
             self._fail,
             self._cannot_go_on,
             configs,
@@ -272,7 +297,8 @@ class RunningCluster:
         await self._ready
         self._note_running()
         self.ids = sorted(each.config.node_id for each in self._running)
-        self._calls = ClusterCalls(self._running, self._outside)
+        self._calls = ClusterCalls(self._running, self._outside, self._network.trace.count)
+        self._evidence = Evidence(self._calls, self._network.trace)
         for name, partitions in self._topics.items():
             await self._calls.make_topic(name, partitions)
 
@@ -501,6 +527,35 @@ class RunningCluster:
         if node in self._ended_by_disk:
             await self.restart_broker(node, within)
 
+    # requests
+
+    async def strike_requests(self, action: str, api: Any = None, **how: Any) -> int:
+        """The number of the fault. Raises CallFailed."""
+        try:
+            return self._rules.add(action, api, **how)
+        except ValueError as error:
+            raise CallFailed(str(error)) from None
+
+    async def lift_fault(self, number: int) -> None:
+        """It strikes no more."""
+        self._rules.lift(number)
+
+    async def hits(self, number: int) -> int:
+        """How many requests a fault struck."""
+        return self._rules.hits(number)
+
+    async def wait_for_hits(self, number: int, count: int, within: float = 30.0) -> None:
+        """Ends when it struck so many. Raises TimeoutError."""
+        rules = self._rules
+        await self._until(
+            lambda: (
+                ""
+                if rules.hits(number) >= count
+                else f"the fault struck {rules.hits(number)} requests, not {count}"
+            ),
+            within,
+        )
+
     # time
 
     async def advance(self, seconds: float) -> None:
@@ -532,9 +587,11 @@ class RunningCluster:
         own: Callable[..., Awaitable[Any]] | None = _OWN.get(name)
         if own is not None:
             return await own(self, **arguments)
-        return await getattr(self.calls, name)(**arguments)
+        return await getattr(self._evidence if name in _ASKED else self.calls, name)(**arguments)
 
 
+_ASKED = ("anomalies", "exchanges", "save_trace")
+"""of `Evidence`"""
 _OWN: dict[str, Callable[..., Awaitable[Any]]] = {
     each.__name__: each
     for each in (
@@ -546,12 +603,16 @@ _OWN: dict[str, Callable[..., Awaitable[Any]]] = {
         RunningCluster.freeze,
         RunningCluster.heal_disk,
         RunningCluster.heal_link,
+        RunningCluster.hits,
         RunningCluster.kill,
+        RunningCluster.lift_fault,
         RunningCluster.narrow_link,
         RunningCluster.restart_broker,
         RunningCluster.stop_broker,
         RunningCluster.strike_disk,
+        RunningCluster.strike_requests,
         RunningCluster.thaw,
+        RunningCluster.wait_for_hits,
     )
 }
 

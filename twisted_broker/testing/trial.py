@@ -26,11 +26,27 @@ from twisted_broker.testing.cluster import (
     written,
 )
 from twisted_broker.testing.conditions import Condition
-from twisted_broker.testing.handles import ClusterBroker, ClusterClock, Disk, Link, in_seconds
+from twisted_broker.testing.handles import (
+    Apis,
+    Assertions,
+    ClusterBroker,
+    ClusterClock,
+    ClusterTrace,
+    Disk,
+    Exchange,
+    Fault,
+    Link,
+    RequestFaults,
+    exchanges,
+    in_seconds,
+    refuse,
+)
 from twisted_broker.testing.running_cluster import RunningCluster
 
+AsyncFault = Fault[Awaitable[None], Awaitable[int]]
 
-class Cluster:
+
+class Cluster(RequestFaults[Awaitable[AsyncFault]], Assertions[Awaitable[None]]):
     """`await cluster.start()` in a test's set-up, `cluster.stop` as its clean-up; or `async with`.
     After the stop no port, timer or thread is left: trial finds a clean reactor.
     """
@@ -116,6 +132,18 @@ class Cluster:
         """As `twisted_broker.testing.Cluster.disk`."""
         return Disk(self._call, node)
 
+    async def strike(self, action: str, api: Apis, how: dict[str, Any]) -> AsyncFault:
+        number = await self._call("strike_requests", action=action, api=api, **how)
+        return Fault(self._call, number)
+
+    @property
+    def trace(self) -> ClusterTrace[Awaitable[list[Exchange]], Awaitable[None]]:
+        """As `Cluster.trace`."""
+        return ClusterTrace(self._call, _exchanges)
+
+    async def check(self, kind: str, topic: str) -> None:
+        refuse(await self._call("anomalies", kind=kind, topic=topic))
+
     @property
     def clock(self) -> ClusterClock[Awaitable[None]]:
         """As `twisted_broker.testing.Cluster.clock`."""
@@ -180,3 +208,7 @@ class Group:
         """Commits them; the group must have no members."""
         wanted = [(topic, number, at) for (topic, number), at in offsets.items()]
         await self._running.calls.set_offsets(self.name, wanted)
+
+
+async def _exchanges(found: Awaitable[list[dict[str, Any]]]) -> list[Exchange]:
+    return exchanges(await found)

@@ -4,7 +4,7 @@ of it is the round's business (`Cluster.heal`).
 
 from __future__ import annotations
 
-from tests.faults import cuts, deaths, storms
+from tests.faults import cuts, deaths, greed, storms
 from tests.faults.scene import KINDS, Scene
 
-__all__ = ["KINDS", "Scene", "cuts", "deaths", "storms"]
+__all__ = ["KINDS", "Scene", "cuts", "deaths", "greed", "storms"]

@@ -26,6 +26,7 @@ from twisted_broker.api.routes import Route, served_with_zookeeper
 from twisted_broker.broker import Broker, BrokerComponents
 from twisted_broker.cluster.alter_partition_manager import AlterPartitionManager
 from twisted_broker.cluster.controller_channel import ControllerChannel
+from twisted_broker.cluster.stale_roles import StaleRoles
 from twisted_broker.config import BrokerConfig
 from twisted_broker.image.entries import Endpoint
 from twisted_broker.interfaces import Runtime
@@ -36,6 +37,7 @@ from twisted_broker.settings import INT_MAX, ConfigError
 from twisted_broker.zookeeper.acl_watch import AclWatch
 from twisted_broker.zookeeper.cluster_state import ClusterState
 from twisted_broker.zookeeper.config_watch import ConfigWatch
+from twisted_broker.zookeeper.confirmed_roles import ConfirmedRoles
 from twisted_broker.zookeeper.controller_requests import ZooKeeperForwarding
 from twisted_broker.zookeeper.entity_writes import EntityWrites
 from twisted_broker.zookeeper.isr_state_writes import IsrStateWrites
@@ -100,6 +102,9 @@ class ZooKeeperBroker(Broker):
             self._on_fatal,
         )
         self._isr_writes: IsrStateWrites | None = None
+        self._confirmed_roles = ConfirmedRoles(
+            runtime.clock, self.zookeeper, self.state, config.node_id
+        )
         self._first_metadata: Deferred[None] = Deferred()
         self._connected = False
 
@@ -141,6 +146,8 @@ class ZooKeeperBroker(Broker):
         await self._load()
         if self._isr_writes is not None:
             self._isr_writes.start()
+        assert role.stale_roles is not None
+        role.stale_roles.start()
         role.groups.start()
         role.transactions.start()
         self._undo.append(self._stop_serving)
@@ -225,8 +232,14 @@ class ZooKeeperBroker(Broker):
             membership,
             None if self.protocol.allocate_producer_ids else self.zookeeper,
         )
+        stale_roles = StaleRoles(
+            runtime.clock,
+            self._confirmed_roles,
+            config.integer("zookeeper.session.timeout.ms"),
+            lambda: True,
+        )
         groups, transactions, add_partitions_to_txn = self._make_coordinators(
-            replica_manager, observer, forwarding
+            replica_manager, observer, forwarding, stale_roles.may_be
         )
         return BrokerComponents(
             observer,
@@ -239,7 +252,7 @@ class ZooKeeperBroker(Broker):
             groups,
             transactions,
             add_partitions_to_txn,
-            None,
+            stale_roles,
             nothing,
         )
 
@@ -262,6 +275,7 @@ class ZooKeeperBroker(Broker):
         assert role is not None
         role.alter_partition.stop()
         role.forwarding.stop()
+        self._confirmed_roles.stop()
         self.configs.stop()
         self.acls.stop()
         self.membership.stop()

@@ -11,26 +11,35 @@ offset is read again. So coordinators answer NOT_COORDINATOR until the roles are
 2. Half a session is a long stop: the session began up to a heartbeat before it.
 3. It is over when a fetch of metadata that was sent after the stop has brought the image to the
    high watermark, and the roles of that image are applied. While no controller answers it is not.
+   A member of a ZooKeeper cluster has `zookeeper/confirmed_roles.py` instead of an image.
 4. A broker that ran all the time and is only cut off from its controller goes on, as in Kafka: it
    cannot know more, and the controller may be gone for good.
 
 Source: our own; Kafka answers from old roles. State: two times; a restart begins anew. Not here:
 produce and fetch (an append with acks=1 may be lost with its leader at any time, clients send the
-leader epoch that they know), a member of a ZooKeeper cluster.
+leader epoch that they know).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from twisted.logger import Logger
 
-from twisted_broker.cluster.observer import MetadataObserver
 from twisted_broker.interfaces import IClock
 from twisted_broker.periodic import PeriodicTask
 
 _LOOK_SECONDS = 1.0
 _logger = Logger()
+
+
+class Metadata(Protocol):
+    """What is asked of an observer: as of when it has all, and to hurry."""
+
+    caught_up_as_of: float
+
+    def hurry(self) -> None: ...
 
 
 class StaleRoles:
@@ -49,7 +58,7 @@ class StaleRoles:
     def __init__(
         self,
         clock: IClock,
-        observer: MetadataObserver,
+        observer: Metadata,
         session_ms: int,
         are_applied: Callable[[], bool],
     ) -> None:

@@ -109,6 +109,8 @@ class ClusterState:
         self.controller_id = -1
         self.controller_epoch = 0
         self.broker_epoch = -1
+        self.roles_epoch = -1
+        """The broker epoch for which the controller sent the newest roles that are applied."""
         self.controller_epochs: dict[TopicPartition, int] = {}
         """The epoch of the controller that decided on the leader of each partition held here."""
         self.leader_waiters: list[Any] = []  # Deferreds, fired with each UpdateMetadata

@@ -111,6 +111,10 @@ class RoleRequests:
                 if number and number % _PARTITIONS_A_PIECE == 0:
                     await self._turns.next_turn()
                 errors[name] = self._give_topic_id(name, topic_id)
+            # Old versions do not say for which one.
+            self._state.roles_epoch = (
+                self._state.broker_epoch if request.broker_epoch < 0 else request.broker_epoch
+            )
         finally:
             self._lock.release()
         for name, error in errors.items():

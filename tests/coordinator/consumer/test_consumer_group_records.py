@@ -22,6 +22,7 @@ SEGMENTS = {
     "consumer-group-members": (38, {3, 4, 5, 6, 7, 8}),
     "consumer-group-migrated": (35, {3, 4, 5, 6, 7, 8}),
     "consumer-group-pattern": (36, {3, 4, 5, 6, 7, 8, 16}),
+    "consumer-group-static": (21, {3, 4, 5, 6, 7, 8}),
     "consumer-group-topic-changes": (22, {3, 5, 6, 7, 8}),
 }
 

@@ -1,7 +1,8 @@
 """Records of consumer groups in `__consumer_offsets`: bytes <-> keys and values.
 Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
-Owns the types of records of these groups, 3 to 8 and 16, and their tombstones.
+Owns the types of records of these groups, 3 to 8 and 16, and their tombstones. Those of a member's
+own state, 5 and 8, are made in `member.py`.
 
 1. Keys and values are the messages of `wire/messages/group_records.py`. Both are written as version
    0; a tombstone is a null value.
@@ -15,7 +16,9 @@ a record does to a group (`group.py`); offsets and classic groups (`coordinator/
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable, Sequence
 
+from twisted_broker.coordinator.consumer.partitions import TopicIdPartition, by_topic
 from twisted_broker.coordinator.group_records import KeyValue, MalformedRecord
 from twisted_broker.wire.errors import WireError
 from twisted_broker.wire.messages import group_records as messages
@@ -76,3 +79,91 @@ def decode_record(key: bytes | None, value: bytes | None) -> ConsumerGroupRecord
         return name, decode_from(of_value, value, _VERSION, _SHORT.size)[0]
     except WireError as error:
         raise MalformedRecord(str(error)) from None
+
+
+# records of a group
+def epoch_record(group_id: str, epoch: int, metadata_hash: int) -> ConsumerGroupRecord:
+    """Type 3."""
+    return messages.ConsumerGroupMetadataKey(group_id=group_id), (
+        messages.ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash)
+    )
+
+
+def target_epoch_record(group_id: str, epoch: int, wall_ms: int) -> ConsumerGroupRecord:
+    """Type 6."""
+    return messages.ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), (
+        messages.ConsumerGroupTargetAssignmentMetadataValue(
+            assignment_epoch=epoch, assignment_timestamp=wall_ms
+        )
+    )
+
+
+def target_record(
+    group_id: str, member_id: str, target: Iterable[TopicIdPartition]
+) -> ConsumerGroupRecord:
+    """Type 7."""
+    key = messages.ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id)
+    return key, messages.ConsumerGroupTargetAssignmentMemberValue(
+        topic_partitions=[
+            messages.TopicPartition(topic_id=topic_id, partitions=numbers)
+            for topic_id, numbers in by_topic(target)
+        ]
+    )
+
+
+def pattern_record(
+    group_id: str, pattern: str, topics: Sequence[str], version: int, wall_ms: int
+) -> ConsumerGroupRecord:
+    """Type 16."""
+    key = messages.ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=pattern)
+    return key, messages.ConsumerGroupRegularExpressionValue(
+        topics=list(topics), version=version, timestamp=wall_ms
+    )
+
+
+def partition_metadata_tombstone(group_id: str) -> ConsumerGroupRecord:
+    """Type 4."""
+    return messages.ConsumerGroupPartitionMetadataKey(group_id=group_id), None
+
+
+def pattern_tombstone(group_id: str, pattern: str) -> ConsumerGroupRecord:
+    """Type 16."""
+    key = messages.ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=pattern)
+    return key, None
+
+
+def current_tombstone(group_id: str, member_id: str) -> ConsumerGroupRecord:
+    """Type 8."""
+    key = messages.ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id)
+    return key, None
+
+
+def target_tombstone(group_id: str, member_id: str) -> ConsumerGroupRecord:
+    """Type 7."""
+    key = messages.ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id)
+    return key, None
+
+
+def member_tombstone(group_id: str, member_id: str) -> ConsumerGroupRecord:
+    """Type 5."""
+    key = messages.ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member_id)
+    return key, None
+
+
+def member_tombstones(group_id: str, member_id: str) -> list[ConsumerGroupRecord]:
+    """Of all that a member has."""
+    return [
+        current_tombstone(group_id, member_id),
+        target_tombstone(group_id, member_id),
+        member_tombstone(group_id, member_id),
+    ]
+
+
+def group_tombstone(group_id: str) -> ConsumerGroupRecord:
+    """Type 3."""
+    return messages.ConsumerGroupMetadataKey(group_id=group_id), None
+
+
+def target_epoch_tombstone(group_id: str) -> ConsumerGroupRecord:
+    """Type 6."""
+    return messages.ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), None

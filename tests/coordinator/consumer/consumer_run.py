@@ -1,0 +1,131 @@
+"""One consumer group whose decisions are carried out at once, as bytes, and checked after each."""
+
+from twisted_broker.coordinator.consumer.decision import (
+    ConsumerGroupSettings,
+    ConsumerTimer,
+    Environment,
+)
+from twisted_broker.coordinator.consumer.group import ConsumerGroup
+from twisted_broker.coordinator.consumer.heartbeat import heartbeat
+from twisted_broker.coordinator.consumer.leaving import leave, remove_members
+from twisted_broker.coordinator.consumer.metadata_hash import TopicHashes
+from twisted_broker.coordinator.consumer.patterns import patterns_resolved, resolve_patterns
+from twisted_broker.coordinator.consumer.records import decode_record, encode_record
+from twisted_broker.coordinator.consumer.requests import HeartbeatRequest
+from twisted_broker.wire.schema import run_whole
+
+STORED = (
+    "epoch",
+    "assignment_epoch",
+    "assigned_at_ms",
+    "metadata_hash",
+    "has_partition_metadata",
+    "members",
+    "static",
+    "targets",
+    "patterns",
+    "_owners",
+)
+
+
+def stored(group):
+    """What a group's records say of it."""
+    counts = group.subscriptions
+    return {name: getattr(group, name) for name in STORED} | {
+        "counts": (counts.members, counts.names, counts.patterns, counts.assignors)
+    }
+
+
+class ConsumerRun:
+    """`batches` are the records of each decision that wrote some, as bytes."""
+
+    def __init__(self, image, wall_ms=1_000_000, group_id="g", **settings):
+        self.image, self.wall_ms = image, wall_ms
+        self.settings = ConsumerGroupSettings(**settings)
+        self.group = ConsumerGroup(group_id)
+        self.hashes = TopicHashes()
+        self.topics_created_version = -1
+        self.batches = []
+        self.timers = {}
+        self.refresh_wanted = False
+
+    def environment(self):
+        return Environment(
+            self.image, self.hashes, self.wall_ms, self.settings, self.topics_created_version
+        )
+
+    def send(self, member_id, epoch, **fields):
+        """A heartbeat; its answer."""
+        fields.setdefault("client_id", "probe")
+        fields.setdefault("client_host", "/127.0.0.1")
+        request = HeartbeatRequest(self.group.group_id, member_id, epoch, **fields)
+        decide = leave if epoch < 0 else heartbeat
+        decision = run_whole(decide(self.group, request, self.environment()))
+        self.carry_out(decision)
+        self.refresh_wanted |= decision.resolves_patterns
+        return decision.answer
+
+    def join(self, member_id, names=("ta",), **fields):
+        fields.setdefault("rebalance_timeout_ms", 10_000)
+        fields.setdefault("owned", frozenset())
+        return self.send(member_id, 0, names=None if names is None else tuple(names), **fields)
+
+    def remove(self, *member_ids):
+        self.carry_out(run_whole(remove_members(self.group, member_ids, self.environment())))
+
+    def expire(self, kind, member_id):
+        """The timer fires."""
+        epoch = self.timers.pop((kind, member_id))[1]
+        if epoch is None or self.group.members[member_id].epoch == epoch:
+            self.remove(member_id)
+
+    def resolve(self, may_describe=lambda name: True):
+        """A refresh of the patterns, from begin to end."""
+        refresh = self.group.pattern_refresh
+        refresh.began_at_ms, refresh.version = self.wall_ms, self.image.offset
+        self.refresh_wanted = False
+        resolved = run_whole(
+            resolve_patterns(
+                self.group.subscriptions.patterns, self.image, may_describe, self.wall_ms
+            )
+        )
+        self.carry_out(run_whole(patterns_resolved(self.group, resolved, self.environment())))
+
+    def change_topics(self, image):
+        self.image = image
+        self.group.metadata_changed()
+
+    def delete(self):
+        self.batches.append([encode_record(each) for each in self.group.tombstones()])
+
+    def carry_out(self, decision):
+        epochs = self.group.epoch, self.group.assignment_epoch
+        decision.records[:] = [decode_record(*encode_record(each)) for each in decision.records]
+        if decision.records:
+            self.batches.append([encode_record(each) for each in decision.records])
+        decision.apply(self.group)
+        for change in decision.timers:
+            if change.delay_ms is None:
+                self.timers.pop((change.kind, change.member_id), None)
+            else:
+                self.timers[change.kind, change.member_id] = change.delay_ms, change.epoch
+        self.check(epochs)
+
+    def check(self, epochs):
+        group = self.group
+        assert epochs <= (group.epoch, group.assignment_epoch), "epochs went back"
+        assert group.assignment_epoch <= group.epoch
+        for member in group.members.values():
+            assert member.epoch <= group.assignment_epoch
+            assert not member.assigned.keys() & member.pending.keys()
+            assert (ConsumerTimer.SESSION, member.member_id) in self.timers
+        assert set(group._owners.values()) <= {1}, "a partition has two owners"
+        assert {member_id for _, member_id in self.timers} <= group.members.keys()
+        assert stored(self.replayed()) == stored(group), "a replay gives another group"
+
+    def replayed(self, batches=None):
+        group = ConsumerGroup(self.group.group_id)
+        for batch in self.batches if batches is None else batches:
+            for key, value in batch:
+                group.apply(decode_record(key, value))
+        return group

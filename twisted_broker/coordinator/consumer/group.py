@@ -1,0 +1,283 @@
+"""A consumer group: what its records say, and what follows from it.
+Ring 0 (pure: docs/ARCHITECTURE.md 3).
+
+Owns `ConsumerGroup`. `apply` alone changes what is stored; it serves the live path and the replay
+of a log.
+
+1. A partition has an owner while some member has it assigned or pending. In a live group there is
+   one at most; owners are counted, because a replay of a compacted log may pass through states
+   that never were: the end is the same in any order of the records of different members.
+2. Epochs only rise while the group exists. A new one stands at epoch 1, without a record.
+3. The state is computed, never stored.
+
+Source: Apache Kafka 4.3.1 `ConsumerGroup`, `ModernGroup`, `GroupMetadataManager.replay`. Not here:
+what a request changes (`heartbeat.py`, `leaving.py`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from twisted_broker.coordinator.consumer.member import (
+    STABLE,
+    ConsumerGroupMember,
+)
+from twisted_broker.coordinator.consumer.partitions import NOTHING, Target, TopicIdPartition
+from twisted_broker.coordinator.consumer.records import (
+    ConsumerGroupRecord,
+    current_tombstone,
+    group_tombstone,
+    member_tombstone,
+    partition_metadata_tombstone,
+    pattern_tombstone,
+    target_epoch_tombstone,
+    target_tombstone,
+)
+from twisted_broker.coordinator.consumer.subscriptions import Subscriptions
+from twisted_broker.wire.messages import group_records as messages
+
+FIRST_EPOCH = 1
+NEVER_ASSIGNED_MS = 0
+NEVER_MS = -(2**62)
+NO_ASSIGNMENT_EPOCH = -1
+
+
+class ConsumerGroupState(Enum):
+    """By the names that clients see."""
+
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedPattern:
+    """The topics that a pattern matched in the image of offset `version`."""
+
+    topics: tuple[str, ...]
+    version: int
+    timestamp_ms: int
+
+
+@dataclass(slots=True)
+class PatternRefresh:
+    """The last time that the patterns were resolved, and the image that showed their topics."""
+
+    is_running: bool = False
+    began_at_ms: int = NEVER_MS
+    version: int = -1
+
+
+class ConsumerGroup:
+    """One group."""
+
+    __slots__ = (
+        "_metadata_changes",
+        "_metadata_seen",
+        "_owners",
+        "assigned_at_ms",
+        "assignment_epoch",
+        "epoch",
+        "group_id",
+        "has_partition_metadata",
+        "members",
+        "metadata_hash",
+        "pattern_refresh",
+        "patterns",
+        "static",
+        "subscriptions",
+        "targets",
+    )
+
+    def __init__(self, group_id: str) -> None:
+        self.group_id = group_id
+        self.epoch = self.assignment_epoch = FIRST_EPOCH
+        self.assigned_at_ms = NEVER_ASSIGNED_MS
+        self.metadata_hash = 0
+        # A record of type 4, which Kafka 4.0 wrote, is still there.
+        self.has_partition_metadata = False
+        self.members: dict[str, ConsumerGroupMember] = {}
+        self.static: dict[str, str] = {}
+        self.targets: dict[str, Target] = {}
+        self.patterns: dict[str, ResolvedPattern] = {}
+        self.pattern_refresh = PatternRefresh()
+        self.subscriptions = Subscriptions()
+        self._owners: Counter[TopicIdPartition] = Counter()
+        self._metadata_changes, self._metadata_seen = 1, 0
+
+    @property
+    def state(self) -> ConsumerGroupState:
+        if not self.members:
+            return ConsumerGroupState.EMPTY
+        if self.epoch > self.assignment_epoch:
+            return ConsumerGroupState.ASSIGNING
+        if all(
+            each.state is STABLE and each.epoch == self.assignment_epoch
+            for each in self.members.values()
+        ):
+            return ConsumerGroupState.STABLE
+        return ConsumerGroupState.RECONCILING
+
+    def has_owner(self, partition: TopicIdPartition) -> bool:
+        """Whether some member has it assigned or pending revocation."""
+        return partition in self._owners
+
+    def target(self, member_id: str) -> Target:
+        return self.targets.get(member_id, NOTHING)
+
+    def resolved(self) -> Mapping[str, tuple[str, ...]]:
+        """The topics of each pattern that is resolved."""
+        return {pattern: each.topics for pattern, each in self.patterns.items()}
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Whether a member names it, or has a pattern that matched it."""
+        return topic in self.subscriptions.names or any(
+            topic in each.topics for each in self.patterns.values()
+        )
+
+    # the metadata that decisions have seen
+    def metadata_changed(self) -> None:
+        """A topic that it subscribes to has: the next heartbeat compares the hash."""
+        self._metadata_changes += 1
+
+    def metadata_mark(self) -> int:
+        """What a decision that looks at the metadata takes before it begins."""
+        return self._metadata_changes
+
+    def metadata_compared(self, mark: int) -> None:
+        """A decision that took `mark` compared the hash and is carried out."""
+        self._metadata_seen = max(self._metadata_seen, mark)
+
+    @property
+    def must_compare_metadata(self) -> bool:
+        return self._metadata_seen < self._metadata_changes
+
+    # records
+    def apply(self, record: ConsumerGroupRecord) -> None:
+        """One record of this group."""
+        key, value = record
+        _APPLY[key.record_type](self, key, value)
+
+    def tombstones(self) -> Iterator[ConsumerGroupRecord]:
+        """Of everything, in the order in which a Java broker can replay them."""
+        for member_id in self.members:
+            yield current_tombstone(self.group_id, member_id)
+        for member_id in self.targets:
+            yield target_tombstone(self.group_id, member_id)
+        yield target_epoch_tombstone(self.group_id)
+        for member_id in self.members:
+            yield member_tombstone(self.group_id, member_id)
+        for pattern in self.patterns:
+            yield pattern_tombstone(self.group_id, pattern)
+        yield partition_metadata_tombstone(self.group_id)
+        yield group_tombstone(self.group_id)
+
+    def _apply_epoch(self, key: Any, value: messages.ConsumerGroupMetadataValue | None) -> None:
+        if value is not None:
+            self.epoch, self.metadata_hash = value.epoch, value.metadata_hash
+
+    def _apply_partition_metadata(self, key: Any, value: Any) -> None:
+        self.has_partition_metadata = value is not None
+
+    def _apply_member(
+        self,
+        key: messages.ConsumerGroupMemberMetadataKey,
+        value: messages.ConsumerGroupMemberMetadataValue | None,
+    ) -> None:
+        before = self.members.get(key.member_id)
+        if value is None:
+            self._put(before, None)
+        else:
+            known = before or ConsumerGroupMember(key.member_id)
+            self._put(before, known.with_metadata(value))
+
+    def _apply_current(
+        self,
+        key: messages.ConsumerGroupCurrentMemberAssignmentKey,
+        value: messages.ConsumerGroupCurrentMemberAssignmentValue | None,
+    ) -> None:
+        before = self.members.get(key.member_id)
+        if value is not None:
+            known = before or ConsumerGroupMember(key.member_id)
+            self._put(before, known.with_assignment(value))
+        elif before is not None:
+            self._put(before, before.without_assignment())
+
+    def _apply_target_epoch(
+        self, key: Any, value: messages.ConsumerGroupTargetAssignmentMetadataValue | None
+    ) -> None:
+        if value is None:
+            self.assignment_epoch, self.assigned_at_ms = NO_ASSIGNMENT_EPOCH, NEVER_ASSIGNED_MS
+        else:
+            self.assignment_epoch = value.assignment_epoch
+            self.assigned_at_ms = value.assignment_timestamp
+
+    def _apply_target(
+        self,
+        key: messages.ConsumerGroupTargetAssignmentMemberKey,
+        value: messages.ConsumerGroupTargetAssignmentMemberValue | None,
+    ) -> None:
+        if value is None:
+            self.targets.pop(key.member_id, None)
+        else:
+            self.targets[key.member_id] = frozenset(
+                (each.topic_id, number)
+                for each in value.topic_partitions
+                for number in each.partitions
+            )
+
+    def _apply_pattern(
+        self,
+        key: messages.ConsumerGroupRegularExpressionKey,
+        value: messages.ConsumerGroupRegularExpressionValue | None,
+    ) -> None:
+        if value is None:
+            self.patterns.pop(key.regular_expression, None)
+        else:
+            self.patterns[key.regular_expression] = ResolvedPattern(
+                tuple(value.topics), value.version, value.timestamp
+            )
+
+    def _put(self, before: ConsumerGroupMember | None, after: ConsumerGroupMember | None) -> None:
+        self.subscriptions.change(before, after)
+        if before is not None:
+            self._count_owned(before, -1)
+            if self.static.get(before.instance_id or "") == before.member_id:
+                del self.static[before.instance_id or ""]
+            if after is None:
+                del self.members[before.member_id]
+        if after is not None:
+            self._count_owned(after, 1)
+            self.members[after.member_id] = after
+            if after.instance_id is not None:
+                self.static[after.instance_id] = after.member_id
+
+    def _count_owned(self, member: ConsumerGroupMember, count: int) -> None:
+        for partitions in (member.assigned, member.pending):
+            for each in partitions:
+                owners = self._owners[each] + count
+                if owners:
+                    self._owners[each] = owners
+                else:
+                    del self._owners[each]
+
+
+_APPLY: dict[int, Any] = {
+    messages.ConsumerGroupMetadataKey.record_type: ConsumerGroup._apply_epoch,
+    messages.ConsumerGroupPartitionMetadataKey.record_type: (
+        ConsumerGroup._apply_partition_metadata
+    ),
+    messages.ConsumerGroupMemberMetadataKey.record_type: ConsumerGroup._apply_member,
+    messages.ConsumerGroupTargetAssignmentMetadataKey.record_type: (
+        ConsumerGroup._apply_target_epoch
+    ),
+    messages.ConsumerGroupTargetAssignmentMemberKey.record_type: ConsumerGroup._apply_target,
+    messages.ConsumerGroupCurrentMemberAssignmentKey.record_type: ConsumerGroup._apply_current,
+    messages.ConsumerGroupRegularExpressionKey.record_type: ConsumerGroup._apply_pattern,
+}

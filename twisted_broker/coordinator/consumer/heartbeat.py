@@ -1,0 +1,232 @@
+"""What a heartbeat decides: `heartbeat(group, request, environment)`.
+Ring 0 (pure: docs/ARCHITECTURE.md 3).
+
+Owns the steps of a heartbeat that is no leave, in order: the member, its pattern, the group epoch,
+the target, the member's next step, the answer.
+
+1. Nothing is changed: see `decision.py`. A heartbeat that changes nothing writes nothing.
+2. The group epoch rises once at most, and the records stand in Kafka's order.
+3. The target is computed when the group is ahead of it, and the interval since the last time is
+   over: until then the old one stays in force, and some later heartbeat computes.
+
+Source: Apache Kafka 4.3.1 `GroupMetadataManager.consumerGroupHeartbeat`. Not here: checks without
+the group (`requests.py`), leaving (`leaving.py`), whether the group exists and of which kind it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import replace
+
+from twisted_broker.coordinator.consumer.decision import (
+    ConsumerTimer,
+    Decision,
+    Environment,
+    TimerChange,
+)
+from twisted_broker.coordinator.consumer.group import NEVER_ASSIGNED_MS, ConsumerGroup
+from twisted_broker.coordinator.consumer.member import (
+    JOIN_EPOCH,
+    NO_TIMEOUT,
+    UNREVOKED,
+    ConsumerGroupMember,
+)
+from twisted_broker.coordinator.consumer.membership import find_member
+from twisted_broker.coordinator.consumer.partitions import Target
+from twisted_broker.coordinator.consumer.patterns import must_resolve, pattern_change
+from twisted_broker.coordinator.consumer.reconcile import reconcile
+from twisted_broker.coordinator.consumer.records import (
+    epoch_record,
+    member_tombstones,
+    partition_metadata_tombstone,
+    target_epoch_record,
+    target_record,
+)
+from twisted_broker.coordinator.consumer.requests import HeartbeatAnswer, HeartbeatRequest
+from twisted_broker.coordinator.consumer.subscriptions import Subscriptions
+from twisted_broker.coordinator.consumer.target import compute_targets
+
+
+def heartbeat(
+    group: ConsumerGroup, request: HeartbeatRequest, environment: Environment
+) -> Generator[None, None, Decision]:
+    """The decision, in steps. `group` is one that was just made if the request creates it. Raises
+    BrokerError.
+    """
+    return (yield from _Heartbeat(group, request, environment).decide())
+
+
+class _Heartbeat:
+    """One heartbeat; `_member` becomes what it makes of the member."""
+
+    def __init__(
+        self, group: ConsumerGroup, request: HeartbeatRequest, environment: Environment
+    ) -> None:
+        self._group, self._request, self._environment = group, request, environment
+        found = find_member(group, request, environment.settings.max_size)
+        self._stored, self._found, self._member = found.stored, found.member, found.member
+        self._is_replacement = found.is_replacement
+        self._decision = Decision()
+        self._records = self._decision.records
+        self._epoch, self._target_epoch = group.epoch, group.assignment_epoch
+        self._target = Target() if self._stored is None else group.target(self._stored.member_id)
+        self._resolved: Mapping[str, tuple[str, ...]] = group.resolved()
+
+    def decide(self) -> Generator[None, None, Decision]:
+        if self._stored is not None and self._is_replacement:
+            self._replace(self._stored)
+        self._update()
+        before, after = self._found, self._member
+        pattern = pattern_change(self._group, before.pattern, after.pattern)
+        self._records += pattern.records
+        names_changed = set(before.names) != set(after.names)
+        yield from self._follow_metadata(names_changed or pattern.is_resolved)
+        if self._epoch > self._target_epoch and self._is_assignment_due():
+            yield from self._assign()
+        self._reconcile(names_changed or pattern.is_changed)
+        self._decision.timers.append(
+            TimerChange(
+                ConsumerTimer.SESSION,
+                self._member.member_id,
+                self._environment.settings.session_timeout_ms,
+            )
+        )
+        self._decision.resolves_patterns = must_resolve(
+            self._group, after.pattern, self._environment
+        )
+        self._decision.answer = self._answer()
+        return self._decision
+
+    def _replace(self, replaced: ConsumerGroupMember) -> None:
+        """Another member takes the place of a static one, with its target and its partitions."""
+        group_id = self._group.group_id
+        self._records += member_tombstones(group_id, replaced.member_id)
+        self._decision.end_timers(replaced.member_id)
+        self._records += (
+            self._member.metadata_record(group_id),
+            target_record(group_id, self._member.member_id, self._target),
+            self._member.assignment_record(group_id),
+        )
+
+    def _update(self) -> None:
+        """The member as the request says; what it leaves out stays."""
+        request, member = self._request, self._found
+        timeout_ms = request.rebalance_timeout_ms
+        self._member = replace(
+            member,
+            instance_id=_said(request.instance_id, member.instance_id),
+            rack_id=_said(request.rack_id, member.rack_id),
+            rebalance_timeout_ms=(
+                member.rebalance_timeout_ms if timeout_ms == NO_TIMEOUT else timeout_ms
+            ),
+            assignor=_said(request.assignor, member.assignor),
+            names=member.names if request.names is None else tuple(sorted({*request.names})),
+            pattern=member.pattern if request.pattern is None else request.pattern,
+            client_id=request.client_id,
+            client_host=request.client_host,
+            classic=None,
+        )
+        if self._stored is None or self._member != member:
+            self._records.append(self._member.metadata_record(self._group.group_id))
+
+    def _follow_metadata(self, must_bump: bool) -> Iterator[None]:
+        """Another group epoch, for a subscription or for topics that changed."""
+        group = self._group
+        if not must_bump and not group.must_compare_metadata:
+            return
+        self._decision.metadata_mark = group.metadata_mark()
+        metadata_hash = yield from self._environment.hashes.of_group(
+            self._environment.image, self._subscriptions().topics(self._resolved)
+        )
+        if must_bump or metadata_hash != group.metadata_hash:
+            self._epoch = group.epoch + 1
+            if group.has_partition_metadata:
+                self._records.append(partition_metadata_tombstone(group.group_id))
+            self._records.append(epoch_record(group.group_id, self._epoch, metadata_hash))
+
+    def _subscriptions(self) -> Subscriptions:
+        return self._group.subscriptions.changed(self._stored, self._member)
+
+    def _is_assignment_due(self) -> bool:
+        interval_ms = self._environment.settings.assignment_interval_ms
+        assigned_at_ms = self._group.assigned_at_ms
+        return (
+            assigned_at_ms == NEVER_ASSIGNED_MS
+            or interval_ms == 0
+            or self._environment.wall_ms >= assigned_at_ms + interval_ms
+        )
+
+    def _assign(self) -> Iterator[None]:
+        group, environment = self._group, self._environment
+        subscriptions = self._subscriptions()
+        targets = yield from compute_targets(
+            self._members(),
+            subscriptions,
+            self._resolved,
+            environment.image,
+            subscriptions.preferred_assignor(environment.settings.assignors),
+        )
+        known = dict(group.targets)
+        if self._is_replacement:
+            known[self._member.member_id] = self._target
+        for member_id, target in targets.items():
+            if known.get(member_id) != target:
+                self._records.append(target_record(group.group_id, member_id, target))
+        self._records.append(target_epoch_record(group.group_id, self._epoch, environment.wall_ms))
+        self._target_epoch, self._target = self._epoch, targets[self._member.member_id]
+
+    def _members(self) -> Iterator[tuple[ConsumerGroupMember, Target]]:
+        """All after this heartbeat, each with its target before it."""
+        for member_id, member in self._group.members.items():
+            if self._stored is None or member_id != self._stored.member_id:
+                yield member, self._group.target(member_id)
+        yield self._member, self._target
+
+    def _reconcile(self, subscription_changed: bool) -> None:
+        before = self._member
+        subscribed = {*before.names, *self._resolved.get(before.pattern, ())}
+        topics = self._environment.image.topics_by_id
+
+        def unsubscribed_from(topic_id: bytes) -> bool:
+            topic = topics.get(topic_id)
+            return topic is None or topic.name not in subscribed
+
+        self._member = reconcile(
+            before,
+            self._target_epoch,
+            self._target,
+            self._request.owned,
+            self._group.has_owner,
+            unsubscribed_from,
+            subscription_changed,
+        )
+        if self._member == before:
+            return
+        self._records.append(self._member.assignment_record(self._group.group_id))
+        is_timed = self._member.state is UNREVOKED
+        self._decision.timers.append(
+            TimerChange(
+                ConsumerTimer.REBALANCE,
+                self._member.member_id,
+                self._member.rebalance_timeout_ms if is_timed else None,
+                self._member.epoch if is_timed else None,
+            )
+        )
+
+    def _answer(self) -> HeartbeatAnswer:
+        member = self._member
+        has_assignment = (
+            self._request.member_epoch == JOIN_EPOCH
+            or self._request.is_full
+            or member.assigned.keys() != self._found.assigned.keys()
+        )
+        return HeartbeatAnswer(
+            member.member_id,
+            member.epoch,
+            self._environment.settings.heartbeat_interval_ms,
+            Target(member.assigned) if has_assignment else None,
+        )
+
+
+def _said(new: str | None, known: str | None) -> str | None:
+    return known if new is None else new

@@ -1,0 +1,83 @@
+"""What a member's leaving decides, or its removal. Ring 0 (pure: docs/ARCHITECTURE.md 3).
+
+Owns `leave`, `remove_members`.
+
+1. Removal frees what the member owned; the others get it by the next heartbeat that computes a
+   target.
+2. A static member that leaves for a while (epoch -2) keeps its partitions and its target until its
+   session ends, which runs on.
+
+Source: Apache Kafka 4.3.1 `GroupMetadataManager.consumerGroupLeave`, `consumerGroupFenceMembers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator
+from dataclasses import replace
+
+from twisted_broker.coordinator.consumer.decision import (
+    ConsumerTimer,
+    Decision,
+    Environment,
+    TimerChange,
+)
+from twisted_broker.coordinator.consumer.group import ConsumerGroup
+from twisted_broker.coordinator.consumer.member import (
+    JOIN_EPOCH,
+    LEAVE_STATIC_EPOCH,
+    NO_PARTITIONS,
+    ConsumerGroupMember,
+)
+from twisted_broker.coordinator.consumer.membership import check_leaving
+from twisted_broker.coordinator.consumer.records import (
+    epoch_record,
+    member_tombstones,
+    pattern_tombstone,
+)
+from twisted_broker.coordinator.consumer.requests import HeartbeatAnswer, HeartbeatRequest
+
+
+def leave(
+    group: ConsumerGroup, request: HeartbeatRequest, environment: Environment
+) -> Generator[None, None, Decision]:
+    """The decision on a heartbeat of epoch -1 or -2, in steps. Raises BrokerError."""
+    member = check_leaving(group, request.member_id, request.instance_id)
+    if request.member_epoch == LEAVE_STATIC_EPOCH:
+        decision = _leave_for_a_while(group, member)
+    else:
+        decision = yield from remove_members(group, [member.member_id], environment)
+    decision.answer = HeartbeatAnswer(member.member_id, request.member_epoch)
+    return decision
+
+
+def _leave_for_a_while(group: ConsumerGroup, member: ConsumerGroupMember) -> Decision:
+    left = replace(
+        member,
+        epoch=LEAVE_STATIC_EPOCH,
+        assigned=dict.fromkeys(member.assigned, JOIN_EPOCH),
+        pending=NO_PARTITIONS,
+    )
+    return Decision(
+        [left.assignment_record(group.group_id)],
+        timers=[TimerChange(ConsumerTimer.REBALANCE, member.member_id)],
+    )
+
+
+def remove_members(
+    group: ConsumerGroup, member_ids: Collection[str], environment: Environment
+) -> Generator[None, None, Decision]:
+    """Members of the group are gone, by their own wish or not: one decision, in steps."""
+    decision = Decision(metadata_mark=group.metadata_mark())
+    subscriptions = group.subscriptions.changed(None, None)
+    for member_id in member_ids:
+        member = group.members[member_id]
+        subscriptions.change(member, None)
+        decision.records += member_tombstones(group.group_id, member_id)
+        if member.pattern and member.pattern not in subscriptions.patterns:
+            decision.records.append(pattern_tombstone(group.group_id, member.pattern))
+        decision.end_timers(member_id)
+    metadata_hash = yield from environment.hashes.of_group(
+        environment.image, subscriptions.topics(group.resolved())
+    )
+    decision.records.append(epoch_record(group.group_id, group.epoch + 1, metadata_hash))
+    return decision

@@ -192,7 +192,7 @@ class AsyncCluster(RequestFaults[Awaitable[AsyncFault]], Assertions[Awaitable[No
         refuse(await self._running().call("anomalies", kind=kind, topic=topic))
 
     @property
-    def clock(self) -> ClusterClock[Awaitable[None]]:
+    def clock(self) -> ClusterClock[Awaitable[list[str]]]:
         """As `Cluster.clock`."""
         return ClusterClock(self._running().call)
 

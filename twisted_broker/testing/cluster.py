@@ -251,7 +251,7 @@ class Cluster(RequestFaults[Fault[None, int]], Assertions[None]):
         refuse(self._connection.call("anomalies", kind=kind, topic=topic))
 
     @property
-    def clock(self) -> ClusterClock[None]:
+    def clock(self) -> ClusterClock[list[str]]:
         """The time of all machines."""
         return ClusterClock(self._connection.call)
 

@@ -450,6 +450,23 @@ class ClusterCalls:
 
         return await self._at_coordinator(transactional_id, asked, within, _OF_TRANSACTIONS)
 
+    async def transactions(self) -> dict[str, str]:
+        """State by transactional id, as the brokers that answer at once know it."""
+        await self._client.metadata([])
+        found: dict[str, str] = {}
+        for broker in self._brokers:
+            endpoint = self._client.broker(broker.config.node_id)
+            if endpoint is None:
+                continue
+            connection = self._client.connection(endpoint)
+            try:
+                answer = await connection.send(transactions.ListTransactionsRequest(), 0)
+            except (BrokerError, ConnectionError):
+                continue
+            for each in answer.transaction_states:
+                found[each.transactional_id] = each.transaction_state
+        return found
+
     # whom to ask
 
     async def _at_leader(

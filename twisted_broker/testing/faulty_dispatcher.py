@@ -27,6 +27,7 @@ from twisted_broker.api.dispatch import BoundRoute, Dispatcher
 from twisted_broker.api.refusals import refusal, refuse_struct
 from twisted_broker.log.segment_file import FileSlice
 from twisted_broker.testing.cluster_calls import OWN_CLIENT
+from twisted_broker.testing.group_members import NOTED, GroupMembers
 from twisted_broker.testing.request_names import Names, elements, names_of, number_of, topic_of
 from twisted_broker.testing.request_rules import RequestRules, Rule
 from twisted_broker.wire.errors import BrokerError
@@ -35,17 +36,25 @@ _FETCH = "Fetch"
 
 
 class FaultyDispatcher(Dispatcher):
-    """`rules`: of the cluster."""
+    """`rules`, `members`: of the cluster."""
 
-    def __init__(self, rules: RequestRules, *arguments: Any) -> None:
+    def __init__(self, rules: RequestRules, members: GroupMembers, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._rules = rules
+        self._rules, self._members = rules, members
 
     def find(self, api_key: int, version: int) -> BoundRoute | None:
         found = super().find(api_key, version)
         if found is not None:
-            found.call = partial(self._called, found, found.call)
+            function = found.call
+            if found.route.name in NOTED:
+                function = partial(self._noted, function)
+            found.call = partial(self._called, found, function)
         return found
+
+    async def _noted(self, function: Callable[..., Any], context: Any, request: Any) -> Any:
+        answer = await function(context, request)
+        self._members.note(context, request, answer)
+        return answer
 
     async def _called(
         self, served: BoundRoute, function: Callable[..., Any], context: Any, request: Any

@@ -22,6 +22,7 @@ Done_co = TypeVar("Done_co", covariant=True)
 Count_co = TypeVar("Count_co", covariant=True)
 Found_co = TypeVar("Found_co", covariant=True)
 Made_co = TypeVar("Made_co", covariant=True)
+Told_co = TypeVar("Told_co", covariant=True)
 Apis = str | Sequence[str] | None
 _SECONDS = 30.0
 
@@ -398,15 +399,20 @@ def exchanges(found: list[dict[str, Any]]) -> list[Exchange]:
     return [Exchange(**each) for each in found]
 
 
-class ClusterClock(Generic[Done_co]):
-    """The time of all machines: timers, and the calendar. Clients have their own."""
+class ClusterClock(Generic[Told_co]):
+    """The time of all machines: timers, and the calendar. Clients have their own. `Told_co`: the
+    list of sentences, or what is awaited for it.
+    """
 
-    def __init__(self, call: Call[Done_co]) -> None:
+    def __init__(self, call: Call[Told_co]) -> None:
         self._call = call
 
-    def advance(self, by: str | float) -> Done_co:
-        """Moves it on, ten minutes at most: all that falls due by then has happened when this
-        returns. A member of a group that sends no heartbeat meanwhile may expire: clients' time
-        does not move.
+    def advance(self, by: str | float, *, members: str | Sequence[str] = "alive") -> Told_co:
+        """Moves it on; what came of it, a sentence each. All that falls due by then has happened:
+        up to ten minutes timer by timer, before those the calendar alone.
+
+        `members`: those of groups stay while their connections stand; `"silent"`: they expire as
+        they would without a heartbeat; a list: these client ids or member ids do.
         """
-        return self._call("advance", seconds=in_seconds(by))
+        silent = members if isinstance(members, str) else list(members)
+        return self._call("advance", seconds=in_seconds(by), members=silent)

@@ -14,6 +14,7 @@ Source: `twisted.internet.task.Clock`. Not here: the machines (`machine.py`).
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from twisted.internet.task import deferLater
@@ -35,6 +36,8 @@ class LiveClock(SimClock):
         super().__init__()
         self.ahead = 0.0
         """seconds that it was advanced"""
+        self.calendar_ahead = 0.0
+        """seconds that only the calendar was"""
         self._reactor = reactor
         self._began = time.monotonic()
         self._wake: Any = None
@@ -49,7 +52,7 @@ class LiveClock(SimClock):
     @property
     def ahead_ms(self) -> int:
         """How far the calendar is ahead of the one outside."""
-        return int(self.ahead * 1000)
+        return int((self.ahead + self.calendar_ahead) * 1000)
 
     def push(self, call: SimCall) -> None:
         super().push(call)
@@ -78,10 +81,11 @@ class LiveClock(SimClock):
             if self.queue:
                 self._wake_at(self.queue[0][0])
 
-    async def advance(self, seconds: float) -> None:
-        """Ends when all that falls due by then has run."""
+    async def advance(self, seconds: float, between: Callable[[], None]) -> None:
+        """Ends when all that falls due by then has run. `between()` is called before each step."""
         left = seconds
         while left > 0:
+            between()
             step = min(left, _STEP_SECONDS)
             left -= step
             self.refresh()

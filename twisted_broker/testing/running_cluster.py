@@ -43,21 +43,24 @@ from twisted_broker.reactor_watch import ReactorWatch
 from twisted_broker.security.security_protocol import PROTOCOL_MAP
 from twisted_broker.start_checks import StartError
 from twisted_broker.tap import MEMORY, MonotonicClock, Options, file_limit, production_runtime
+from twisted_broker.testing.changes import Changes, changes
 from twisted_broker.testing.cluster import CONTROLLER_NODE
 from twisted_broker.testing.cluster_calls import CallFailed, ClusterCalls
 from twisted_broker.testing.condition_values import out_of_isr, unsettled
 from twisted_broker.testing.evidence import Evidence
 from twisted_broker.testing.faulty_dispatcher import FaultyDispatcher
+from twisted_broker.testing.group_members import GroupMembers
 from twisted_broker.testing.live_clock import LiveClock
 from twisted_broker.testing.live_network import CLIENTS, LiveNetwork
 from twisted_broker.testing.machine import Machine
 from twisted_broker.testing.request_rules import RequestRules
+from twisted_broker.testing.skew import Skews
 
 _MOST_REPLICAS = 3
 _PAUSE_SECONDS = 0.005
 _BROKER_PORT, _CONTROLLER_PORT = 9092, 9093
 _BETWEEN_BROKERS = "INTERNAL"
-_MOST_ADVANCED, _STOP_SECONDS = 600.0, 30.0
+_MOST_STEPPED, _STOP_SECONDS = 600.0, 30.0
 _OF_OTHERS = (
     "authorizer.class.name",
     "inter.broker.listener.name",
@@ -69,25 +72,26 @@ _logger = Logger(namespace="replog.testing")
 class _Broker(Broker):
     """One whose clients' requests may be struck."""
 
-    def __init__(self, rules: RequestRules, *arguments: Any) -> None:
-        self._rules = rules
+    def __init__(self, of_clients: tuple[RequestRules, GroupMembers], *arguments: Any) -> None:
+        self._of_clients = of_clients
         super().__init__(*arguments)
 
     def make_dispatcher(self, name: ListenerName) -> Dispatcher:
         if name.is_controller or name.name == _BETWEEN_BROKERS:
             return super().make_dispatcher(name)
-        return FaultyDispatcher(self._rules, self.parts, name)
+        return FaultyDispatcher(*self._of_clients, self.parts, name)
 
 
 class _Brokers(LocalCluster):
-    """`machines`: by node; `rules`: faults of requests. `on_failure(reason)`: they cannot start;
+    """`machines`: by node; `of_clients`: faults of their requests, and
+    members of groups. `on_failure(reason)`: they cannot start;
     `on_end(broker, reason)`: one cannot go on.
     """
 
     def __init__(
         self,
         machines: Mapping[int, Machine],
-        rules: RequestRules,
+        of_clients: tuple[RequestRules, GroupMembers],
         on_failure: Callable[[str], None],
         on_end: Callable[[Broker, str], None],
         configs: list[BrokerConfig],
@@ -96,7 +100,7 @@ class _Brokers(LocalCluster):
     ) -> None:
         # What belongs to no machine waits by the clock outside.
         super().__init__(configs, lambda config: outside, **more)
-        self._machines, self._rules = machines, rules
+        self._machines, self._of_clients = machines, of_clients
         self._on_failure, self._on_end = on_failure, on_end
 
     def _make(self, config: BrokerConfig, runtime: Runtime) -> Broker:
@@ -107,7 +111,7 @@ class _Brokers(LocalCluster):
     def _process(self, config: BrokerConfig, index: int) -> Broker:
         runtime = self._machines[config.node_id].switch_on()
         fail = partial(self._fail_one, index)
-        return _Broker(self._rules, config, runtime, self._cluster_id, self._descriptors, fail)
+        return _Broker(self._of_clients, config, runtime, self._cluster_id, self._descriptors, fail)
 
     def _fail(self, reason: str) -> None:
         self._on_failure(reason)
@@ -249,7 +253,8 @@ class RunningCluster:
         outside.clock = MonotonicClock(reactor)
         self._clock = LiveClock(reactor)
         draw = random.Random()
-        self._rules = RequestRules()
+        self._rules, self._members = RequestRules(), GroupMembers()
+        self._skews = Skews(lambda: self._clock.ahead_ms)
         self._network = LiveNetwork(self._clock, draw)
         self._machines = {
             each.node_id: Machine(
@@ -263,7 +268,7 @@ class RunningCluster:
         }
         self._service = _Brokers(
             self._machines,
-            self._rules,
+            (self._rules, self._members),
             self._fail,
             self._cannot_go_on,
             configs,
@@ -298,6 +303,7 @@ class RunningCluster:
         self._note_running()
         self.ids = sorted(each.config.node_id for each in self._running)
         self._calls = ClusterCalls(self._running, self._outside, self._network.trace.count)
+        self._changes = Changes(self._calls, self._running, self._members)
         self._evidence = Evidence(self._calls, self._network.trace)
         for name, partitions in self._topics.items():
             await self._calls.make_topic(name, partitions)
@@ -345,6 +351,7 @@ class RunningCluster:
             await machine.power_is_back()
             await machine.close()
         self._clock.stop()
+        self._skews.close()
         network: Any = self._outside.network
         await network.close()
 
@@ -558,11 +565,22 @@ class RunningCluster:
 
     # time
 
-    async def advance(self, seconds: float) -> None:
-        """Moves the time of all machines on. Raises CallFailed."""
-        if not 0 <= seconds <= _MOST_ADVANCED:
-            raise CallFailed(f"time is advanced by 0 to {_MOST_ADVANCED:g} s, not by {seconds:g}")
-        await self._clock.advance(seconds)
+    async def advance(self, seconds: float, members: str | list[str] = "alive") -> list[str]:
+        """Moves the time of all machines on; what came of it, a sentence each. Raises
+        CallFailed.
+        """
+        if not seconds >= 0:
+            raise CallFailed(f"time goes on, not back by {-seconds:g} s")
+        if isinstance(members, str) and members not in ("alive", "silent"):
+            raise CallFailed(
+                f'members are "alive", "silent", or a list of silent ones: {members!r}'
+            )
+        silent = None if members == "silent" else frozenset(() if members == "alive" else members)
+        before = await self._changes.seen()
+        self._skews.note(each for each in self._service.brokers if "broker" in each.roles)
+        self._clock.calendar_ahead += max(0.0, seconds - _MOST_STEPPED)
+        await self._clock.advance(min(seconds, _MOST_STEPPED), partial(self._members.beat, silent))
+        return changes(before, await self._changes.seen())
 
     # waiting
 

@@ -145,7 +145,7 @@ class Cluster(RequestFaults[Awaitable[AsyncFault]], Assertions[Awaitable[None]])
         refuse(await self._call("anomalies", kind=kind, topic=topic))
 
     @property
-    def clock(self) -> ClusterClock[Awaitable[None]]:
+    def clock(self) -> ClusterClock[Awaitable[list[str]]]:
         """As `twisted_broker.testing.Cluster.clock`."""
         return ClusterClock(self._call)
 

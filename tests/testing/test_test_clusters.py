@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -252,6 +253,13 @@ def test_the_fixtures(tmp_path: Path) -> None:
     (saved,) = re.findall(r"requests of kafka's clients .all: (\S+) and .pcap", said)
     assert '"api": "Produce"' in Path(saved).read_text()
     assert "pytest.mark.kafka takes brokers, settings, topics, not nodes" in said
+
+
+def test_the_example_finds_what_a_naive_shop_loses(tmp_path: Path) -> None:
+    for each in (HERE / "examples/shop").glob("*.py"):
+        shutil.copy(each, tmp_path)
+    suite = (tmp_path / "test_shop.py").read_text()
+    assert "5 passed, 2 xfailed" in pytest_of(tmp_path, suite)
 
 
 def test_workers_of_xdist_never_meet(tmp_path: Path) -> None:

@@ -193,6 +193,13 @@ def test_members_subscribe_alike_by_one_pattern_or_by_names_only():
     assert run_with("m", rack_id="r").group.subscriptions.are_alike()
 
 
+def test_a_pattern_that_only_kafka_reads_stays_as_it_was_resolved():
+    """GN 2.62: a log may bring one."""
+    now = image(ONE)
+    resolved = run_whole(resolve_patterns([r"\bta\b", "t."], now, lambda name: True, 0))
+    assert resolved.keys() == {"t."}
+
+
 def test_a_refresh_over_many_names_pauses():
     """GN 0.8."""
     many = image(*(topic(f"t{number}", number.to_bytes(16, "big"), []) for number in range(1_600)))

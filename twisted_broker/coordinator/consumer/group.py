@@ -17,7 +17,7 @@ what a request changes (`heartbeat.py`, `leaving.py`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -246,26 +246,31 @@ class ConsumerGroup:
 
     def _put(self, before: ConsumerGroupMember | None, after: ConsumerGroupMember | None) -> None:
         self.subscriptions.change(before, after)
+        self._count_owners(_owned(before), _owned(after))
         if before is not None:
-            self._count_owned(before, -1)
             if self.static.get(before.instance_id or "") == before.member_id:
                 del self.static[before.instance_id or ""]
             if after is None:
                 del self.members[before.member_id]
         if after is not None:
-            self._count_owned(after, 1)
             self.members[after.member_id] = after
             if after.instance_id is not None:
                 self.static[after.instance_id] = after.member_id
 
-    def _count_owned(self, member: ConsumerGroupMember, count: int) -> None:
-        for partitions in (member.assigned, member.pending):
-            for each in partitions:
-                owners = self._owners[each] + count
-                if owners:
-                    self._owners[each] = owners
-                else:
-                    del self._owners[each]
+    def _count_owners(self, before: Set[TopicIdPartition], after: Set[TopicIdPartition]) -> None:
+        """One member that had `before` has `after`: mostly the same."""
+        self._owners.update(after - before)
+        for each in before - after:
+            if self._owners[each] > 1:
+                self._owners[each] -= 1
+            else:
+                del self._owners[each]
+
+
+def _owned(member: ConsumerGroupMember | None) -> Set[TopicIdPartition]:
+    if member is None:
+        return NOTHING
+    return member.assigned.keys() | member.pending.keys()
 
 
 _APPLY: dict[int, Any] = {

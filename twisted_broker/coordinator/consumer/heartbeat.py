@@ -46,6 +46,9 @@ from twisted_broker.coordinator.consumer.requests import HeartbeatAnswer, Heartb
 from twisted_broker.coordinator.consumer.subscriptions import Subscriptions
 from twisted_broker.coordinator.consumer.target import compute_targets
 
+# A record is some 10 us (`turns.py`, invariant 4).
+TARGETS_PER_STEP = 100
+
 
 def heartbeat(
     group: ConsumerGroup, request: HeartbeatRequest, environment: Environment
@@ -169,9 +172,11 @@ class _Heartbeat:
         known = dict(group.targets)
         if self._is_replacement:
             known[self._member.member_id] = self._target
-        for member_id, target in targets.items():
+        for number, (member_id, target) in enumerate(targets.items(), 1):
             if known.get(member_id) != target:
                 self._records.append(target_record(group.group_id, member_id, target))
+            if number % TARGETS_PER_STEP == 0:
+                yield
         self._records.append(target_epoch_record(group.group_id, self._epoch, environment.wall_ms))
         self._target_epoch, self._target = self._epoch, targets[self._member.member_id]
 

@@ -100,7 +100,10 @@ def resolve_patterns(
     result = {}
     work = 0
     for pattern in sorted(patterns):
-        compiled = LinearPattern(pattern)
+        try:
+            compiled = LinearPattern(pattern)
+        except ValueError:
+            continue  # of a log that Kafka wrote: its syntax is richer; what it resolved stays
         topics = []
         for name in image.topics_by_name:
             if (yield from compiled.steps(name)) and may_describe(name):

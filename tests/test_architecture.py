@@ -109,7 +109,7 @@ def test_who_knows_of_idle_partitions(graph: grimp.ImportGraph) -> None:
         if ".testing." not in name
     }
     _, _, rest = TEXT.partition("**A partition**")
-    paragraph = TEXT[TEXT.index("The listeners are the fetch sessions") : TEXT.index(rest)]
+    paragraph = TEXT[TEXT.index("The listeners are fetch sessions") : TEXT.index(rest)]
     assert "No other module knows of idle partitions." in paragraph
     named = paths(paragraph) | {"replication.replica_manager"}
     assert "the replica manager gives\neach session" in paragraph

@@ -33,10 +33,12 @@ from twisted_broker.replication.fetch_session import (
     new_context,
 )
 from twisted_broker.replication.partition.fetch_data import (
+    CONSUMER,
     DEBUGGING_CONSUMER,
     HIGH_WATERMARK,
     LOG_END,
     TXN_COMMITTED,
+    ConsumerId,
     FetchParams,
     FetchPartitionRequest,
     FetchPartitionResult,
@@ -111,7 +113,9 @@ async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse
     else:
         results = await _read_many(context, params, readable)
     if not replicas.answers_at_once(params, results, session):
-        is_long = len(results) > SLICE_ELEMENTS and not session.reads_now
+        # What is idle may all be woken while it waits.
+        is_long = len(results) > SLICE_ELEMENTS or session.has_idle
+        is_long = is_long and not session.reads_now
         read_again = partial(_read_many_again, context, params) if is_long else None
         second_read = replicas.delayed_fetch(params, results, session, read_again)
         del results, readable, requests  # many may wait: each keeps what it needs
@@ -242,7 +246,29 @@ async def _open_session(
         requests,
         forgotten,
         now_ms,
-        FollowerId(params.replica_id, params.replica_epoch) if may_replicate else None,
+        _reader(context, params, may_replicate),
+    )
+
+
+def _reader(
+    context: RequestContext, params: FetchParams, may_replicate: bool
+) -> FollowerId | ConsumerId | None:
+    """For whom partitions of its session may be idle. Not for a consumer whose answers depend on
+    more than its partitions: on other replicas (its rack), on a codec that it does not know.
+    """
+    if may_replicate:
+        return FollowerId(params.replica_id, params.replica_epoch)
+    if (
+        params.replica_id != CONSUMER
+        or context.version < _ZSTD_FROM
+        or (params.rack and context.replica_manager.reads_nearby)
+    ):
+        return None
+    return ConsumerId(
+        context.principal,
+        context.client_host,
+        params.isolation,
+        context.broker.authorizer.rules,
     )
 
 

@@ -10,8 +10,8 @@ Owns the sessions and their cache, and decides which partitions an answer shows.
    it is shown again with the next good result: a follower ignores watermarks that come with them.
 3. A partition that had records goes to the end of its session's order, so that every partition gets
    its turn under the byte limit.
-4. A follower's session reads its active partitions; one where nothing happens is idle
-   (`idle_partitions`) until something does. The follower sees no difference.
+4. A session reads its active partitions; one where nothing happens is idle (`idle_partitions`)
+   until something does. The client sees no difference.
 5. The cache holds at most `slots` sessions. A new one takes the place of one unused for 120 s, or
    else of the least valuable one older than 120 s that is worth less than it; followers' sessions
    are worth more than consumers', large ones more than small ones. A follower may also take the
@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING
 from twisted_broker.interfaces import IRandom
 from twisted_broker.replication.idle_partitions import IdlePartitions
 from twisted_broker.replication.partition.fetch_data import (
+    ConsumerId,
     FetchPartitionRequest,
     FetchPartitionResult,
     FollowerId,
@@ -103,7 +104,7 @@ class CachedPartition:
 class FetchSession:
     """One client's partitions. `active`: those that are read, in that order; the others are `idle`.
 
-    `idle` is None for a consumer's: all of its partitions are active.
+    `idle` is None where nothing ever is: all of its partitions are active.
     """
 
     __slots__ = (
@@ -158,10 +159,10 @@ class FetchSession:
                 self.idle.forget(key)
                 self.active.pop(key, None)
 
-    def begin_round(self, now_ms: int, follower: FollowerId | None) -> None:
-        """`follower`: who sends the next request, if it may replicate."""
+    def begin_round(self, now_ms: int, reader: FollowerId | ConsumerId | None) -> None:
+        """`reader`: who sends the next request, if something may be idle for it."""
         if self.idle is not None:
-            self.idle.begin_round(now_ms, follower)
+            self.idle.begin_round(now_ms, reader)
             self.activate_woken()
 
     def activate_woken(self) -> list[FetchPartitionRequest]:
@@ -181,7 +182,7 @@ class FetchSessionCache:
     """All sessions of a broker, the longest unused first.
 
     `slots` is `max.incremental.fetch.session.cache.slots`; `new_idle` makes the idle partitions of
-    a follower's session. Without it nothing is ever idle.
+    a session. Without it nothing is ever idle.
     """
 
     __slots__ = ("_new_idle", "_partitions", "_random", "_sessions", "evictions", "slots")
@@ -236,7 +237,7 @@ class FetchSessionCache:
             and not self._make_room(privileged, len(partitions), now_ms)
         ):
             return NO_SESSION
-        idle = self._new_idle() if privileged and self._new_idle is not None else None
+        idle = self._new_idle() if self._new_idle is not None else None
         session = FetchSession(self._new_id(), privileged, uses_topic_ids, partitions, now_ms, idle)
         self._sessions[session.session_id] = session
         self._partitions += session.size
@@ -390,8 +391,9 @@ class IncrementalFetchContext(FetchContext):
     @property
     def reads_now(self) -> bool:
         # With nothing idle the read may pause as any other: so in the first round of a large
-        # session, which reads all of it.
-        return bool(self._session.idle)
+        # session, which reads all of it. A consumer's may always: what is woken meanwhile is as if
+        # it had been read before, and its client is not told that it is caught up.
+        return self._session.privileged and bool(self._session.idle)
 
     @property
     def has_idle(self) -> bool:
@@ -468,11 +470,11 @@ def new_context(
     requests: Sequence[FetchPartitionRequest],
     forgotten: Iterable[PartitionKey],
     now_ms: int,
-    follower: FollowerId | None = None,
+    reader: FollowerId | ConsumerId | None = None,
 ) -> FetchContext:
-    """The context of a request; `follower`: who sends it, if it may replicate. Raises `BrokerError`
-    with FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or FETCH_SESSION_TOPIC_ID_ERROR:
-    errors of the whole request.
+    """The context of a request; `reader`: who sends it, if something may be idle for it. Raises
+    `BrokerError` with FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or
+    FETCH_SESSION_TOPIC_ID_ERROR: errors of the whole request.
     """
     if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
         if session_id != NO_SESSION:
@@ -495,5 +497,5 @@ def new_context(
         return FetchContext(requests)
     cache.touch(session, now_ms)
     session.epoch = next_epoch(session.epoch)
-    session.begin_round(now_ms, follower)
+    session.begin_round(now_ms, reader)
     return IncrementalFetchContext(session)

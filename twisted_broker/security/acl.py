@@ -118,9 +118,16 @@ class Authorizer(Protocol):
         """Whether it may do that to any resource of the type at all."""
         ...
 
+    @property
+    def rules(self) -> object:
+        """Another object once a decision may be another."""
+        ...
+
 
 class AllowAll:
     """Everybody may do everything."""
+
+    rules: object = None
 
     def authorize(
         self,

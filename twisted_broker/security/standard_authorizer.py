@@ -108,6 +108,10 @@ class StandardAuthorizer:
         self._index = EMPTY_INDEX
         self._decisions: dict[tuple[Principal, str, str | None, int], bool] = {}
 
+    @property
+    def rules(self) -> object:
+        return self._source.image.acls
+
     def authorize(
         self,
         principal: Principal,

@@ -1,7 +1,7 @@
 """What a fetch requests and gets, between `api/fetch`, the replica manager and the partitions.
 
 Owns `FetchParams` (one request), `FetchPartitionRequest` (one partition of it),
-`FetchPartitionResult` and `FollowerId`.
+`FetchPartitionResult`, `FollowerId` and `ConsumerId`.
 
 1. A result of an error carries -1 for the watermarks and no records (RL 5.1).
 2. A result owns its file slice until `release()` is called or the connection took the slice over.
@@ -12,6 +12,7 @@ Source: Kafka's `FetchParams`, `FetchRequest.PartitionData`, `LogReadResult`. No
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import NamedTuple
 
 from twisted_broker.interfaces import TopicPartition
@@ -37,6 +38,31 @@ class FollowerId(NamedTuple):
 
     broker_id: int
     broker_epoch: int
+
+
+class ConsumerId:
+    """Who fetches as a consumer, and how, as far as an answer without records depends on it.
+    `rules`: those under which it may read, of the authorizer.
+    """
+
+    __slots__ = ("client_host", "isolation", "principal", "rules")
+
+    def __init__(
+        self, principal: Hashable, client_host: str, isolation: int, rules: object
+    ) -> None:
+        self.principal, self.client_host = principal, client_host
+        self.isolation, self.rules = isolation, rules
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, ConsumerId)
+            and self.rules is other.rules
+            and self.isolation == other.isolation
+            and self.principal == other.principal
+            and self.client_host == other.client_host
+        )
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 class FetchParams:

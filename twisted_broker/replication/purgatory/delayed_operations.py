@@ -12,7 +12,7 @@ outcomes they complete.
 
 What wakes them: an event of a partition -> an effect in `ReplicaManager._event_table` ->
 `Purgatory.check_and_complete(partition)` -> `is_complete` here. A metadata delta wakes
-DeleteRecords, too (`check_all`). A follower's fetch is also woken through its session, by the first
+DeleteRecords, too (`check_all`). A fetch is also woken through its session, by the first
 event of an idle partition (`idle_partitions`).
 
 Source: RL 1.7, 1.9, 2.8; Kafka's `DelayedProduce`, `DelayedFetch`, `DelayedDeleteRecords`. Not
@@ -238,8 +238,10 @@ class DelayedFetch:
 
     @property
     def keys(self) -> list[Hashable]:
-        """Its partitions, and its session, which may add some of its own while this waits."""
-        keys: list[Hashable] = [request.topic_partition for request, _ in self._waiting]
+        """Its partitions, and its session, which may add some of its own while this waits, or has
+        while it was read.
+        """
+        keys: list[Hashable] = [request.topic_partition for request, _ in self._reads()]
         return [*keys, *self._session.watch_keys]
 
     def requests_again(self) -> list[FetchPartitionRequest]:

@@ -109,7 +109,7 @@ class ReplicaChecker:
     # marks and leadership
 
     def check_idle(self, node: SimNode, partition: Partition) -> None:
-        """What is idle in a follower's session would be read as it was: whatever happened woke it
+        """What is idle in a fetch session would be read as it was: whatever happened woke it
         (`replication.idle_partitions`).
         """
         log = partition.log
@@ -118,7 +118,7 @@ class ReplicaChecker:
         for idle in idle_reads(partition):
             if not idle.holds() and not self._is_told_later(node, partition):
                 raise Violation(
-                    f"{node.name} {partition!r}: something happened, but a follower's read at "
+                    f"{node.name} {partition!r}: something happened, but a read at "
                     f"{idle.request.fetch_offset} is idle"
                 )
 

@@ -472,9 +472,9 @@ def test_the_first_metadata_of_a_start_is_taken_over_in_several_turns(
         taken.append(len(manager.leaders()) - before)
         fenced.append(broker.role.observer.image.brokers[1].fenced)
 
-    def noted(manager: Any, image: Any) -> None:
+    def noted(manager: Any, image: Any, removals: Any) -> None:
         strays.append(len(manager.leaders()))
-        set_aside(manager, image)
+        set_aside(manager, image, removals)
 
     monkeypatch.setattr(Broker, "_next_deltas", counted)
     monkeypatch.setattr(role_change, "_set_strays_aside", noted)

@@ -36,12 +36,18 @@ from twisted_broker.wire.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
-from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequest
+from twisted_broker.wire.messages.topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+)
 from twisted_broker.wire.records import BatchBuilder
 
 KAFKAS_BOOTSTRAP = Path(__file__).parent / "wire/golden/records/snapshot.bin"
 METADATA = "/data/__cluster_metadata-0"
 LOG = f"{METADATA}/{0:020d}.log"
+ON_BOTH = CreatableReplicaAssignment(partition_index=0, broker_ids=[2, 1])
 LONG = 200.0
 """seconds: long enough for a new log to pass an old offset, and for deleted files to go"""
 
@@ -361,6 +367,88 @@ def test_a_broker_starts_from_its_own_copy(pair: Pair) -> None:
     assert b"and one more" in pair.reads()
     found = read_meta_properties(pair.broker.files, "/data")
     assert found is not None and found.node_id == 1
+
+
+def folders(pair: Pair) -> list[str]:
+    return [name for name in pair.broker.files.listdir("/data") if name.startswith("precious")]
+
+
+def delete_through(house: MemoryBroker, port: int = 9092, again: bool = False) -> None:
+    """`again`: and makes a topic of that name."""
+    answer = house.ask(DeleteTopicsRequest(topic_names=["precious"], timeout_ms=1000), 4, port)
+    assert answer.responses[0].error_code == 0
+    if again:
+        topic = CreatableTopic(
+            name="precious", num_partitions=-1, replication_factor=-1, assignments=[ON_BOTH]
+        )
+        answer = house.ask(CreateTopicsRequest(topics=[topic], timeout_ms=1000), 7, port)
+        assert answer.topics[0].error_code == 0
+    house.pass_time(1)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_topic_deleted_while_its_broker_was_away_goes_with_its_records(
+    pair: Pair, again: bool
+) -> None:
+    """The record of its removal is in the metadata log; its folder was kept for ever."""
+    second = memory_broker(pair.controller, node_id=2, port=9094, seed=8).start()
+    pair.broker.stop()
+    delete_through(second, 9094, again)
+    pair.restart_broker().start()
+    pair.broker.pass_time(5)
+    found = folders(pair)
+    assert [name.endswith("-delete") for name in found] == ([False, True] if again else [True])
+    role = pair.broker.broker.role
+    assert role is not None and role.copy is not None
+    assert role.observer.take_removals() is role.copy.removals is None  # nothing grows on
+    pair.broker.pass_time(LONG)
+    assert folders(pair) == (["precious-0"] if again else [])
+    assert not again or not pair.broker.files.nodes[f"/data/precious-0/{0:020d}.log"].data
+
+
+@pytest.mark.parametrize("has_record", [True, False])
+def test_a_folder_of_a_deleted_topic_that_comes_back_goes(pair: Pair, has_record: bool) -> None:
+    """A loss of power took the new name of the folder back: the removal is in the broker's own copy
+    of the metadata, unless a snapshot hides it.
+    """
+    files = pair.broker.files
+    before = {
+        path: deepcopy(node)
+        for path, node in files.nodes.items()
+        if path.startswith("/data/precious-0/")
+    }
+    if not has_record:
+        pair.broker.stop()
+        pair.broker = memory_broker(
+            pair.controller, files=files, metadata_log_max_record_bytes_between_snapshots="1"
+        ).start()
+    delete_through(pair.broker)
+    pair.broker.pass_time(LONG)
+    assert folders(pair) == [] and bool(list_snapshots(files, METADATA)) != has_record
+    pair.broker.stop()
+    files.make_directories("/data/precious-0")
+    files.nodes.update(before)
+    pair.restart_broker().start()
+    pair.broker.pass_time(5)
+    (found,) = folders(pair)
+    assert found.endswith("-delete" if has_record else "-stray")
+
+
+def test_a_topic_whose_removal_a_snapshot_hides_is_kept(pair: Pair) -> None:
+    """An older controller that went on alone looks the same: nothing says that it was deleted."""
+    applied = pair.broker.broker.parts.metadata.image.offset
+    second = memory_broker(pair.controller, node_id=2, port=9094, seed=8).start()
+    pair.broker.stop()
+    delete_through(second, 9094)
+    pair.controller.stop()
+    pair.new_controller(metadata_log_max_snapshot_interval_ms="20000")
+    second.pass_time(LONG)
+    assert pair.controller.broker.parts.controller.log.log.log_start_offset > applied
+    pair.restart_broker().start()
+    pair.broker.pass_time(5)
+    (found,) = folders(pair)
+    assert found.endswith("-stray")
+    assert b"my only copy" in bytes(pair.broker.files.nodes[f"/data/{found}/{0:020d}.log"].data)
 
 
 @pytest.mark.parametrize("roles", ["broker,controller", "broker"])

@@ -1018,7 +1018,9 @@ class Broker:
         )
         await lifecycle.caught_up
         self._caught_up = True
-        self._metadata_changed(MetadataDelta.between(MetadataImage(), role.observer.image))
+        first = MetadataDelta.between(MetadataImage(), role.observer.image)
+        first.removals = role.observer.take_removals()
+        self._metadata_changed(first)
         while self._deltas:  # so that the reactor is not held by the logs of many partitions
             await self._turns.next_turn()
         lifecycle.ready_to_unfence()

@@ -63,6 +63,23 @@ def test_many_records_are_decoded_in_steps_and_applied_in_steps() -> None:
     assert loader.image.offset == at_once.image.offset == len(found)
 
 
+def test_what_records_removed_is_noted_until_somebody_takes_it() -> None:
+    """Also within one answer, and before the own copy's end; not above the high watermark."""
+    gone = topic(0)
+    removal = records.RemoveTopicRecord(topic_id=gone.topic_id)
+    loader = MetadataLoader()
+    loader.batches(batch(0, gone) + batch(1, removal), 1)
+    assert loader.removals is not None
+    assert not loader.removals.has(gone.topic_id, 0, 1, EMPTY)
+    assert loader.advance(2) is not None
+    assert loader.removals.has(gone.topic_id, 0, 1, loader.image)
+    loader.removals = None
+    other = topic(1)
+    removal = records.RemoveTopicRecord(topic_id=other.topic_id)
+    loader.batches(batch(2, other) + batch(3, removal), 4)
+    assert loader.removals is None and names(loader) == []
+
+
 def test_a_transaction_counts_when_it_has_ended() -> None:
     """RL 8.1: its records are held back over batches; the offset moves on."""
     loader = MetadataLoader()

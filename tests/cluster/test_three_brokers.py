@@ -162,9 +162,16 @@ def test_a_lost_directory_takes_only_its_partitions(three: Three) -> None:
     )
 
 
+def folders(three: Three) -> list[str]:
+    """What is of the first partition on the third broker."""
+    disk = three.node(3).disk
+    found = [name for directory in ("/a", "/b") for name in disk.listdir(directory)]
+    return [name for name in found if name.startswith("t-0")]
+
+
 def test_a_topic_deleted_while_a_broker_is_away(three: Three) -> None:
-    """RL 1.5, 8.5: on its return the old log is set aside, and a new topic of the same name
-    begins empty on it.
+    """RL 1.5, 8.5: on its return the old log is deleted, and a new topic of the same name begins
+    empty on it.
     """
     three.create()
     three.produce(0, b"old")
@@ -193,13 +200,27 @@ def test_a_topic_deleted_while_a_broker_is_away(three: Three) -> None:
     )
     log = three.log(3)
     assert log.topic_id == three.image.topics_by_name["t"].id and log.log_end_offset == 1
-    strays = [
-        name
-        for directory in ("/a", "/b")
-        for name in three.node(3).disk.listdir(directory)
-        if name.endswith("-stray")
-    ]
-    assert len(strays) == 1 and strays[0].startswith("t-0.")
+    assert any(name.endswith("-delete") for name in folders(three))
+    three.until(lambda: folders(three) == ["t-0"], "nothing is left of the old log")
+
+
+def test_a_replica_that_moves_away_while_its_broker_is_down(three: Three) -> None:
+    """RL 1.5: on its return the broker deletes it, as it had when it ran."""
+    three.create()
+    three.produce(0, b"kept by the others")
+    three.node(3).kill()
+    three.until(lambda: 3 not in three.partitions()[0].isr, "3 has left the ISR")
+    moved = reassignment_messages.ReassignablePartition(partition_index=0, replicas=[1, 2])
+    topic = reassignment_messages.ReassignableTopic(name="t", partitions=[moved])
+    request = reassignment_messages.AlterPartitionReassignmentsRequest(
+        timeout_ms=30_000, topics=[topic]
+    )
+    three.ask(1, request, 1)
+    three.until(lambda: sorted(three.partitions()[0].replicas) == [1, 2], "it moved")
+    three.node(3).start()
+    three.until(lambda: three.node(3).ready, "3 is back")
+    assert [name.endswith("-delete") for name in folders(three)] == [True]
+    three.until(lambda: folders(three) == [], "its files are gone")
 
 
 class Moving(Three):

@@ -1219,10 +1219,12 @@ def test_a_topic_id_outlives_a_kill_and_a_power_loss_after_a_stop(seed: int) -> 
     assert found is not None and found.topic_id == TOPIC_ID and values(found) == [b"0", b"1"]
 
 
+@pytest.mark.parametrize("removed", [True, False])
 @pytest.mark.parametrize("known", ["first", "second", "neither"])
-def test_two_topics_of_one_name(known: str) -> None:
+def test_two_topics_of_one_name(known: str, removed: bool) -> None:
     """A directory was away while a topic was deleted and made again: the broker starts, the
-    metadata says which log counts, and the other one is kept as a stray.
+    metadata says which log counts, and the other one is deleted if a record removed it, else kept
+    as a stray.
     """
     ids = {"first": TOPIC_ID, "second": bytes(15) + b"\x99", "neither": bytes(16)}
     world = World(log_dirs="/d1")
@@ -1233,14 +1235,18 @@ def test_two_topics_of_one_name(known: str) -> None:
         world.stop(manager)
     world.settings["log.dirs"] = "/d1,/d2"
     manager = world.manager()
-    manager.settle_rivals(lambda name: ids[known])
+    other = ids["first" if known == "second" else "second"]
+    manager.settle_rivals(lambda name: ids[known], lambda log: removed and log.topic_id == other)
     log = manager.get(A)
     assert log is not None and log.topic_id == ids["second" if known == "second" else "first"]
     assert values(log) == [b"0", b"1", b"2"]
-    strays = [
-        name for path in ("/d1", "/d2") for name in world.files.listdir(path) if "-stray" in name
+    (aside,) = [
+        name
+        for path in ("/d1", "/d2")
+        for name in world.files.listdir(path)
+        if name.startswith(f"{A}.")
     ]
-    assert len(strays) == 1
+    assert aside.endswith("-delete" if removed else "-stray")
     world.stop(manager)
     assert world.manager().get(A) is not None
 
@@ -1261,7 +1267,7 @@ def test_two_logs_of_one_name_without_an_id(filled: str) -> None:
         world.files.remove(f"{path}/{A}/partition.metadata")
     world.settings["log.dirs"] = "/d1,/d2"
     manager = world.manager()
-    manager.settle_rivals(lambda name: TOPIC_ID)
+    manager.settle_rivals(lambda name: TOPIC_ID, lambda log: False)
     kept = manager.get(A)
     assert kept is not None and values(kept) == ([b"0", b"1", b"2"] if filled else [])
     strays = [
@@ -1301,7 +1307,7 @@ def test_two_topics_of_one_name_one_without_its_id(lost: str) -> None:
             world.files.remove(f"{path}/{A}/partition.metadata")
     world.settings["log.dirs"] = "/d1,/d2"
     manager = world.manager()
-    manager.settle_rivals(lambda name: ids["new"])
+    manager.settle_rivals(lambda name: ids["new"], lambda log: False)
     log = manager.get(A)
     assert log is not None and log.directory == f"/d2/{A}"
     strays = [
@@ -1358,7 +1364,7 @@ def test_a_replica_made_anew_while_its_old_log_was_offline(count: int, power_is_
     assert stray.endswith("-stray")
     assert again.files.exists(f"/d1/{stray}/{file_name(0, '.log')}")
     assert not again.files.exists(f"/d2/a-0/{MADE_ANEW}"), "it would count against a later log"
-    manager.settle_rivals(lambda name: TOPIC_ID)
+    manager.settle_rivals(lambda name: TOPIC_ID, lambda log: False)
     assert manager.get(A) is kept and again.files.exists("/d2/a-0")
     again.stop(manager)
     assert not again.failed
@@ -1452,7 +1458,7 @@ def test_a_log_made_anew_is_told_apart_though_the_disk_worker_is_stalled(
     fill(manager.get_or_create(A, new_id, config(), is_new=True), 2)
     world.files._locks.clear()
     again = World(world.files).manager()
-    again.settle_rivals(lambda name: new_id)
+    again.settle_rivals(lambda name: new_id, lambda log: False)
     kept = again.get(A)
     assert kept is not None and kept.directory == "/d2/a-0" and kept.log_end_offset == 2
     (stray,) = [name for name in world.files.listdir("/d1") if name.startswith("a-0")]

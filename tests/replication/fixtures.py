@@ -239,14 +239,14 @@ class FakeLogManager:
     def __iter__(self):
         return iter(list(self.logs.values()))
 
-    def settle_rivals(self, topic_id_of: Any) -> None:
+    def settle_rivals(self, topic_id_of: Any, is_removed: Any) -> None:
         """No name is here twice."""
 
     @property
     def moves(self) -> FakeLogManager:
         return self
 
-    def settle(self, is_replica: Any) -> None:
+    def settle(self, is_replica: Any, is_removed: Any) -> None:
         """Nothing moves."""
 
     def future(self, tp: TopicPartition) -> Log | None:

@@ -675,6 +675,16 @@ def test_a_copy_without_a_log_that_a_snapshot_lacks_is_kept() -> None:
     assert again.names(target) == ["t-0-stray"]
 
 
+@pytest.mark.parametrize("removed", [True, False])
+def test_a_copy_without_a_log_goes_at_a_start_if_a_record_removed_it(removed: bool) -> None:
+    """Else it may be the only copy, and is kept."""
+    again = copy_alone()
+    again.log_manager.moves.settle(lambda log: False, lambda log: removed)
+    assert not again.log_manager.moves.futures
+    (target,) = (each for each in ("/a", "/b") if each not in again.failed)
+    assert again.names(target) == (["t-0-delete"] if removed else ["t-0-stray"])
+
+
 def test_a_target_that_fails_ends_the_move_only() -> None:
     """RL 1.12: the replica serves on where it is, and the controller hears that it stays."""
     moving = filled(answers=False)

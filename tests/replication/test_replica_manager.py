@@ -5,8 +5,10 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from twisted.internet.defer import CancelledError
@@ -28,9 +30,11 @@ from twisted_broker.config import LogConfig, topic_config
 from twisted_broker.image.entries import TopicImage
 from twisted_broker.image.metadata_image import (
     BROKER_RESOURCE,
+    EMPTY,
     TOPIC_RESOURCE,
     MetadataDelta,
     PartitionDelta,
+    Removals,
 )
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.append_info import AppendOrigin
@@ -45,6 +49,8 @@ from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.replication.replica_manager import ReplicaManager
 from twisted_broker.topic_names import METADATA_TOPIC
 from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.messages import metadata_records as records
+from twisted_broker.wire.primitives import NULL_UUID
 
 OTHER = TopicPartition("other", 0)
 OTHER_ID = bytes(reversed(range(16)))
@@ -877,6 +883,91 @@ def test_strays_are_set_aside_at_the_start():
     )
     assert sorted(fixture.log_manager.strays) == [OTHER, TopicPartition("t", 1)]
     assert fixture.produce().error == fixture.produce(tp=OTHER).error == ErrorCode.NONE
+
+
+def started_after(fixture: Fixture, *changes: Any, known: Sequence[Any] = ()) -> None:
+    """What a start applies: a snapshot held `known`, the log behind it `changes`."""
+    (image, _), removals = EMPTY.apply(known, 0, 1), Removals()
+    for record in changes:
+        image, delta = image.apply([record], image.offset + 1, 1)
+        removals.note(delta)
+    first = MetadataDelta.between(EMPTY, image)
+    first.removals, fixture.image = removals, image
+    fixture.replicas.apply_delta(first, image)
+
+
+def partition_record(number: int, *replicas: int) -> records.PartitionRecord:
+    return records.PartitionRecord(
+        topic_id=TOPIC_ID,
+        partition_id=number,
+        replicas=replicas,
+        isr=replicas,
+        leader=replicas[0],
+        directories=[NULL_UUID] * len(replicas),
+    )
+
+
+def moved(number: int, *replicas: int) -> records.PartitionChangeRecord:
+    return records.PartitionChangeRecord(
+        topic_id=TOPIC_ID, partition_id=number, replicas=replicas, isr=replicas, leader=replicas[0]
+    )
+
+
+def test_a_start_deletes_what_a_record_removed_while_the_broker_was_away():
+    """As a broker that runs. Another topic's log of that name, and one that lost its id, may be
+    somebody's only copy: they are kept.
+    """
+    fixture = Fixture()
+    for number, topic_id in enumerate((TOPIC_ID, OTHER_ID, None, TOPIC_ID)):
+        name = TopicPartition("t", number)
+        fixture.log_manager.get_or_create(name, topic_id, LogConfig(), True)
+    started_after(
+        fixture,
+        records.TopicRecord(name="t", topic_id=TOPIC_ID),
+        records.RemoveTopicRecord(topic_id=TOPIC_ID),
+        records.TopicRecord(name="t", topic_id=b"n" * 16),
+    )
+    assert fixture.log_manager.deleted == [TopicPartition("t", 0), TopicPartition("t", 3)]
+    assert fixture.log_manager.strays == [TopicPartition("t", 1), TopicPartition("t", 2)]
+
+
+def test_a_start_deletes_a_replica_that_a_record_moved_away():
+    """Not one that came back, nor one of which no record says that it was here."""
+    fixture = Fixture()
+    for number in range(3):
+        name = TopicPartition("t", number)
+        fixture.log_manager.get_or_create(name, TOPIC_ID, LogConfig(), True)
+    started_after(
+        fixture,
+        moved(0, 2),
+        moved(1, 2),
+        moved(1, 2, 1),
+        known=[
+            records.TopicRecord(name="t", topic_id=TOPIC_ID),
+            partition_record(0, 2, 1),
+            partition_record(1, 2, 1),
+            partition_record(2, 2),
+        ],
+    )
+    assert fixture.log_manager.deleted == [TopicPartition("t", 0)]
+    assert fixture.log_manager.strays == [TopicPartition("t", 2)]
+    assert list(fixture.replicas.partitions) == [TopicPartition("t", 1)]
+
+
+def test_behind_a_snapshot_only_the_removal_of_a_topic_still_counts():
+    """A replica may have been added again, and left again, in what the snapshot hides."""
+    topic = [records.TopicRecord(name="t", topic_id=TOPIC_ID), partition_record(0, 2, 1)]
+    image, removals = EMPTY.apply(topic)[0], Removals()
+    image, delta = image.apply([moved(0, 2)])
+    removals.note(delta)
+    assert removals.has(TOPIC_ID, 0, 1, image)
+    removals.snapshot()
+    assert not removals.has(TOPIC_ID, 0, 1, image)
+    without, delta = image.apply([records.RemoveTopicRecord(topic_id=TOPIC_ID)])
+    removals.note(delta)
+    removals.snapshot()
+    assert removals.has(TOPIC_ID, 0, 1, without)
+    assert not removals.has(TOPIC_ID, 0, 1, image)  # where the topic lives it decides nothing
 
 
 @pytest.mark.parametrize(

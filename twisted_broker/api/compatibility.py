@@ -159,7 +159,7 @@ BEHAVIOUR = """
 - **A log beside the directory of its replica** is not served while that directory, by the metadata, is offline: it may be an older one (one log line
   names both). Kafka serves any log that it finds.
 - **A replica that a metadata snapshot does not list** is kept as `TOPIC-N.<hex>-stray`, not deleted. A replica is deleted only when a record of the
-  metadata log removes it.
+  metadata log removes it; at a start also one that was removed while the broker was away, where that record is still in the log.
 - **Transactions**: a record of `__transaction_state` whose append timed out counts once it is replicated, and the transactional id gets
   CONCURRENT_TRANSACTIONS until then; Kafka forgets it and may contradict its own log. A transaction coordinator that takes over answers
   COORDINATOR_LOAD_IN_PROGRESS until what it read is below the high watermark. It serves 1,000,000 transactional ids at most. AddPartitionsToTxn

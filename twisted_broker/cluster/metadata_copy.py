@@ -39,7 +39,7 @@ from twisted_broker.cluster.metadata_check import (
 from twisted_broker.cluster.metadata_store import MetadataStore, Opened, open_directory
 from twisted_broker.cluster.quorum_state import NAME as QUORUM_STATE
 from twisted_broker.cluster.snapshots import SnapshotId
-from twisted_broker.image.metadata_image import MetadataImage
+from twisted_broker.image.metadata_image import MetadataImage, Removals
 from twisted_broker.interfaces import IDiskWorker, IFileSystem
 from twisted_broker.log.checkpoints import write_aside
 from twisted_broker.log.errors import LogDirFailure, is_out_of_descriptors
@@ -164,6 +164,7 @@ class MetadataCopy(MetadataStore):
         reached = opened.durable_end > opened.log.log_end_offset
         super().__init__(opened, wall_ms, on_fatal)
         self._warn = warn
+        self.removals = Removals()
         self.known_end = LogEnd(opened.durable_end, -1) if reached else EMPTY_LOG
         self._end_at_open = 0 if reached else opened.durable_end
         if self.snapshots:  # the replay finds a later one, where the log goes on behind it
@@ -173,6 +174,11 @@ class MetadataCopy(MetadataStore):
         self._last_sync_ms: int | None = None
         self._waiting: list[bytes] = []
         self._last_snapshot_ms: int | None = None
+
+    def take_removals(self) -> Removals | None:
+        """What the replay found."""
+        found, self.removals = self.removals, None
+        return found
 
     def append(self, batches: bytes) -> None:
         """Whole batches of committed records, the next ones. Never raises: `on_fatal` is called."""

@@ -31,6 +31,7 @@ from twisted_broker.image.metadata_image import (
     RECORDS_PER_STEP,
     MetadataDelta,
     MetadataImage,
+    Removals,
 )
 from twisted_broker.wire.errors import WireError
 from twisted_broker.wire.primitives import Buffer
@@ -63,8 +64,9 @@ class _Pending(NamedTuple):
 class MetadataLoader:
     """`image` is what was published last; `fetch_offset` and `last_epoch` say where to read on.
 
-    `base`, `transactions` and `last_batch` are those of the own copy; without them reading begins
-    with nothing.
+    `base`, `transactions`, `last_batch` and `removals` are those of the own copy; without them
+    reading begins with nothing. `removals` grow with each record that removes something; None once
+    somebody has taken them.
     """
 
     def __init__(
@@ -73,7 +75,9 @@ class MetadataLoader:
         transactions: TransactionBuffer | None = None,
         last_batch: LastBatch | None = None,
         on_committed: Callable[[bytes], None] = lambda batches: None,
+        removals: Removals | None = None,
     ) -> None:
+        self.removals: Removals | None = removals or Removals()
         self.image = self._built = base
         self.high_watermark = max(0, base.offset + 1)
         self._on_committed = on_committed
@@ -197,6 +201,8 @@ class MetadataLoader:
             raise WireError(
                 f"the records up to offset {self._last.last_offset} are not understood: {error!r}"
             ) from error
+        if self.removals is not None:
+            self.removals.note(delta)
         self._on_committed(b"".join(each.data for each in done))
         return (yield from self._publish(delta))
 
@@ -250,6 +256,8 @@ class MetadataLoader:
             name = snapshot.file_name
             raise WireError(f"snapshot {name} is not understood: {error!r}") from error
         self._transactions = TransactionBuffer()
+        if self.removals is not None:
+            self.removals.snapshot()
         self._last = None
         self._go_on()
         self.high_watermark = max(self.high_watermark, snapshot.end_offset)

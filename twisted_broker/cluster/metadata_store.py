@@ -37,7 +37,7 @@ from twisted_broker.cluster.snapshots import (
     write_snapshot,
 )
 from twisted_broker.config import LogConfig
-from twisted_broker.image.metadata_image import EMPTY, RECORDS_PER_STEP, MetadataImage
+from twisted_broker.image.metadata_image import EMPTY, RECORDS_PER_STEP, MetadataImage, Removals
 from twisted_broker.interfaces import IDiskWorker, IFileSystem
 from twisted_broker.log.checkpoints import (
     METADATA_PARTITION,
@@ -153,7 +153,8 @@ def _truncate(files: IFileSystem, directory: str, torn: TornTail) -> None:
 
 class MetadataStore:
     """`on_fatal(error)` is called once when it fails, and not when it was closed before.
-    `transactions` and `last_batch` are as of the replay.
+    `transactions` and `last_batch` are as of the replay, which notes in `removals`, unless that is
+    None, what its records removed.
     """
 
     def __init__(
@@ -170,6 +171,7 @@ class MetadataStore:
         self._on_fatal = on_fatal
         self.transactions = TransactionBuffer()
         self.last_batch: LastBatch | None = None
+        self.removals: Removals | None = None
         self.torn = opened.torn
         self._base, self._end_at_open = opened.base, opened.durable_end
         self._durable_end = opened.durable_end
@@ -235,9 +237,11 @@ class MetadataStore:
             before = self.last_batch.epoch if self.last_batch is not None else epoch
             self.last_batch = LastBatch.of(batch, -1 if within else before)
         newest = batches[-1]
-        image, _ = yield from image.apply_in_steps(
+        image, delta = yield from image.apply_in_steps(
             records, newest.last_offset, newest.partition_leader_epoch, newest.max_timestamp
         )
+        if self.removals is not None:
+            self.removals.note(delta)
         return image
 
     def _reads(self, offset: int) -> Iterator[list[BatchView]]:

@@ -40,7 +40,7 @@ from twisted_broker.cluster.metadata_copy import MetadataCopy
 from twisted_broker.cluster.metadata_loader import MetadataLoader, MetadataRegression
 from twisted_broker.cluster.snapshots import SnapshotId
 from twisted_broker.config import BrokerConfig
-from twisted_broker.image.metadata_image import EMPTY, MetadataDelta, MetadataImage
+from twisted_broker.image.metadata_image import EMPTY, MetadataDelta, MetadataImage, Removals
 from twisted_broker.interfaces import Runtime
 from twisted_broker.net.client import BrokerConnection
 from twisted_broker.net.connector import PLAIN, Connector
@@ -121,7 +121,9 @@ class MetadataObserver:
         self._loader = (
             MetadataLoader(base)
             if copy is None
-            else MetadataLoader(base, copy.transactions, copy.last_batch, copy.append)
+            else MetadataLoader(
+                base, copy.transactions, copy.last_batch, copy.append, copy.take_removals()
+            )
         )
         self._contradiction = _Contradiction()
         self._logged_error = ""
@@ -141,6 +143,11 @@ class MetadataObserver:
     def image(self) -> MetadataImage:
         """The newest image."""
         return self._loader.image
+
+    def take_removals(self) -> Removals | None:
+        """What records removed since the beginning of the own copy; no more is noted."""
+        found, self._loader.removals = self._loader.removals, None
+        return found
 
     def subscribe(self, subscriber: Subscriber) -> None:
         """`subscriber(delta)` is called after each change of the image; `delta.after` is the

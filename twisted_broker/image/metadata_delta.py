@@ -1,6 +1,7 @@
 """The difference between two images.
 
-Owns `MetadataDelta`: made while records are applied, or by comparing images.
+Owns `MetadataDelta`: made while records are applied, or by comparing images; `Removals`: what
+records removed before there was somebody to act upon it.
 
 1. The delta and the images agree: applying a delta's entries to `before` gives
    `after`.
@@ -60,6 +61,10 @@ class MetadataDelta:
     """
     quotas: set[QuotaEntity] = field(default_factory=set)
     """The entities of client quotas that changed."""
+    removed_ids: set[bytes] = field(default_factory=set)
+    """The topics that records removed, also those of which neither image knows."""
+    removals: Removals | None = None
+    """Of the first delta of a start: what records removed while this broker was away."""
 
     def __bool__(self) -> bool:
         """Whether anything changed but the offset."""
@@ -153,6 +158,50 @@ class MetadataDelta:
                 self.partitions[topic_id, partition] = PartitionDelta(
                     named.name, topic_id, partition, was, now
                 )
+
+
+class Removals:
+    """What records removed, as far back as they were read: topics, and single replicas. What a
+    snapshot hides is not in it.
+
+    Bounded by the metadata log behind its snapshot; gone once a start has acted upon it.
+    """
+
+    __slots__ = ("_replicas", "_topics")
+
+    def __init__(self) -> None:
+        self._topics: set[bytes] = set()
+        self._replicas: set[tuple[bytes, int, int]] = set()
+
+    def note(self, delta: MetadataDelta) -> None:
+        """A delta that records made, in their order."""
+        self._topics |= delta.removed_ids
+        for (topic_id, number), change in delta.partitions.items():
+            if change.before is None or change.after is None:
+                continue
+            before, after = change.before.replicas, change.after.replicas
+            if before != after:
+                self._replicas.update(
+                    (topic_id, number, node) for node in before if node not in after
+                )
+
+    def snapshot(self) -> None:
+        """A replica may have been added again in what it hides; no topic gets its id again."""
+        self._replicas.clear()
+
+    def has(
+        self, topic_id: bytes | None, partition: int, node_id: int, image: MetadataImage
+    ) -> bool:
+        """Whether a record removed this replica, and `image`, the newest one, agrees."""
+        if topic_id is None:
+            return False
+        topic = image.topics_by_id.get(topic_id)
+        if topic is None:
+            return topic_id in self._topics
+        state = topic.partitions.get(partition)
+        return (topic_id, partition, node_id) in self._replicas and (
+            state is None or node_id not in state.replicas
+        )
 
 
 def _differing(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> set[Any]:

@@ -25,7 +25,12 @@ from twisted_broker.image.entries import (
     PartitionRegistration,
     TopicImage,
 )
-from twisted_broker.image.metadata_delta import OTHER_TABLES, MetadataDelta, PartitionDelta
+from twisted_broker.image.metadata_delta import (
+    OTHER_TABLES,
+    MetadataDelta,
+    PartitionDelta,
+    Removals,
+)
 from twisted_broker.wire.messages import metadata_records as records
 from twisted_broker.wire.schema import run_whole
 
@@ -41,6 +46,7 @@ __all__ = [
     "MetadataDelta",
     "MetadataImage",
     "PartitionDelta",
+    "Removals",
 ]
 
 TOPIC_RESOURCE, BROKER_RESOURCE, BROKER_LOGGER_RESOURCE, CLIENT_METRICS_RESOURCE, GROUP_RESOURCE = (
@@ -188,6 +194,9 @@ class _Draft:
         delta.brokers, delta.configs, delta.features = self.brokers, self.configs, self.features
         delta.others = {name for name in OTHER_TABLES if name in self.tables}
         delta.quotas = self.quotas
+        delta.removed_ids = {
+            topic_id for topic_id, touched in self.touched.items() if touched is None
+        }
         return image, delta
 
     # topics and partitions

@@ -383,10 +383,14 @@ class LogManager:
         for listener in self._listeners:
             listener.copy_begun(log)
 
-    def settle_rivals(self, topic_id_of: Callable[[TopicPartition], bytes | None]) -> None:
+    def settle_rivals(
+        self,
+        topic_id_of: Callable[[TopicPartition], bytes | None],
+        is_removed: Callable[[Log], bool],
+    ) -> None:
         """Two topics had one name, one of them deleted while its directory was away: the log with
         the topic id that is given stays, else one that lost its id in a loss of power, preferably
-        one with records. The other is kept as `-stray`.
+        one with records. The other is kept as `-stray`, unless a record removed its replica.
         """
 
         def claim(log: Log) -> tuple[bool, bool, bool]:
@@ -399,7 +403,7 @@ class LogManager:
             if current is not None and claim(log) > claim(current):
                 self.take_place(log)
                 log = current
-            self.set_log_aside(log, STRAY_SUFFIX)
+            self.set_log_aside(log, DELETE_SUFFIX if is_removed(log) else STRAY_SUFFIX)
 
     def _loaded(self, _: object) -> None:
         self._set_outdated_aside()

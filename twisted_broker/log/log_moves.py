@@ -180,14 +180,14 @@ class LogMoves:
         """Its lost copy is not begun anew: another move was requested, or none is any more."""
         self._lost.pop(topic_partition, None)
 
-    def settle(self, is_replica: Callable[[Log], bool]) -> None:
+    def settle(self, is_replica: Callable[[Log], bool], is_removed: Callable[[Log], bool]) -> None:
         """Copies of what the metadata does not place here go; one that is perhaps the only copy
-        is kept as `-stray`.
+        is kept as `-stray`, unless a record removed its replica.
         """
         for name, future in list(self.futures.items()):
             if not is_replica(future):
-                is_here = self._logs.get(name) is not None
-                self.drop(name, DELETE_SUFFIX if is_here else STRAY_SUFFIX)
+                goes = self._logs.get(name) is not None or is_removed(future)
+                self.drop(name, DELETE_SUFFIX if goes else STRAY_SUFFIX)
 
     # -- a copy
 

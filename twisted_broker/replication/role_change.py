@@ -34,6 +34,7 @@ from twisted_broker.image.metadata_image import (
     MetadataDelta,
     MetadataImage,
     PartitionDelta,
+    Removals,
 )
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.checkpoints import read_partition_metadata
@@ -60,7 +61,7 @@ def apply_delta(replicas: ReplicaManager, delta: MetadataDelta, image: MetadataI
     strays aside.
     """
     if delta.before.offset < 0 and delta.is_first_piece:
-        _set_strays_aside(replicas, image)
+        _set_strays_aside(replicas, image, delta.removals)
     gained: list[tuple[TopicPartition, int]] = []
     lost: list[tuple[TopicPartition, int]] = []
     changes = [
@@ -181,16 +182,23 @@ class _TopicConfigs:
         return found
 
 
-def _set_strays_aside(replicas: ReplicaManager, image: MetadataImage) -> None:
-    """Logs that the image does not place here (their topic was deleted meanwhile, or moved):
-    kept as `-stray`, served by nobody.
+def _set_strays_aside(
+    replicas: ReplicaManager, image: MetadataImage, removals: Removals | None
+) -> None:
+    """Logs that the image does not place here (their topic was deleted meanwhile, or moved) are
+    deleted where a record says so, as at a broker that runs. Else they are kept as `-stray`, served
+    by nobody.
     """
+
+    def is_removed(log: Log) -> bool:
+        number = log.topic_partition.partition
+        return removals is not None and removals.has(log.topic_id, number, replicas.node_id, image)
 
     def topic_id_of(name: TopicPartition) -> bytes | None:
         topic = image.topics_by_name.get(name.topic)
         return None if topic is None else topic.id
 
-    replicas.log_manager.settle_rivals(topic_id_of)
+    replicas.log_manager.settle_rivals(topic_id_of, is_removed)
 
     def is_replica(log: Log) -> bool:
         state = image.partition(*log.topic_partition)
@@ -200,7 +208,8 @@ def _set_strays_aside(replicas: ReplicaManager, image: MetadataImage) -> None:
             and replicas.node_id in state.replicas
         )
 
-    replicas.log_manager.moves.settle(is_replica)
+    replicas.log_manager.moves.settle(is_replica, is_removed)
+    removed = []
     for log in list(replicas.log_manager):
         # The metadata log is no replica of any topic's.
         if log.topic_partition.topic == METADATA_TOPIC:
@@ -214,10 +223,20 @@ def _set_strays_aside(replicas: ReplicaManager, image: MetadataImage) -> None:
             why = "it has records and no topic id, which an unclean stop may have taken"
         else:
             continue
+        if is_removed(log):
+            removed.append(log.topic_partition)
+            replicas.log_manager.delete(log.topic_partition)
+            continue
         replicas.lines.warn(
             f"log renamed to *-stray and kept: {why}", partition=log.topic_partition
         )
         replicas.log_manager.set_stray_aside(log.topic_partition)
+    if removed:
+        replicas.lines.add(
+            "replicas removed while this broker was away",
+            count=len(removed),
+            partitions=some(removed),
+        )
 
 
 def _may_get_its_id(replicas: ReplicaManager, log: Log) -> bool:

@@ -31,6 +31,7 @@ from twisted_broker.coordinator.transaction.transaction_marker_sender import (
 from twisted_broker.coordinator.transaction.transaction_state_manager import (
     TransactionStateManager,
 )
+from twisted_broker.image.metadata_delta import Removals
 from twisted_broker.log import recovery, retention
 from twisted_broker.log.cleaner.batch_filter import BatchFilter
 from twisted_broker.log.cleaner.cleaning import CleaningPlan, CleaningResult
@@ -144,6 +145,11 @@ class Probes:
             LogManager,
             "delete",
             lambda _, manager, name: self._count("replica deleted"),
+        )
+        self._after(
+            Removals,
+            "has",
+            lambda found, *_: self._count("replica deleted at a start", int(found)),
         )
         self._after(LogDirectories, "fail", self._directory_failed)
 

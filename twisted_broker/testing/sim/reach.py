@@ -74,6 +74,7 @@ KINDS = {
     "topic deleted": "under load",
     "topic made again": "under the same name",
     "replica deleted": "a broker removed its log of a deleted topic",
+    "replica deleted at a start": "a record had removed it while its broker was away",
     "reassignment begun": "replicas are added to a partition",
     "reassignment ended": "they are in its ISR, the others are gone",
     "setting changed": "of a topic",

@@ -252,6 +252,20 @@ def test_disks_that_are_full_fail_or_stall() -> None:
         assert len(values(cluster)) == 8
 
 
+def test_a_flipped_bit_is_one_replicas() -> None:
+    with Cluster(3, SAFE, topics={"orders": 1}) as cluster:
+        cluster.topic("orders").produce([b"1"])
+        cluster.topic("orders").produce([b"2"])
+        first, follower = cluster.leader("orders", 0).id, _followers(cluster)[0]
+        cluster.disk(first).corrupt("orders", 0, 1)
+        with pytest.raises(ClusterError):
+            cluster.topic("orders").records(2, within="1s")
+        cluster.move_leader("orders", 0, to=follower)
+        assert values(cluster, 2) == [b"1", b"2"]
+        with pytest.raises(ClusterError, match=r"has no offset 7 of orders-0 on its disk"):
+            cluster.disk(first).corrupt("orders", 0, 7)
+
+
 def test_what_cannot_be_struck_is_said_in_one_line(tmp_path: Path) -> None:
     with Cluster(2, topics={"orders": 1}, data=tmp_path / "data") as cluster:
         for strike, said in (

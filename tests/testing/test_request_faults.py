@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
-from twisted_broker.testing import AsyncCluster, Cluster, ClusterError, ClusterTimeout
+from twisted_broker.testing import AsyncCluster, Cluster, ClusterError, ClusterTimeout, leader
 from twisted_broker.testing.request_names import names_of
 from twisted_broker.wire.messages import groups, metadata, offsets, transactions
 from twisted_broker.wire.messages.produce import (
@@ -265,6 +265,37 @@ def test_what_a_request_is_about(
 ) -> None:
     found = names_of(request_, lambda identity: "named")
     assert found == (partitions, named_groups, ids)
+
+
+@clients
+def test_leaders_and_coordinators_move_and_members_are_removed() -> None:
+    with Cluster(3, topics={"orders": 1}) as cluster:
+        cluster.topic("orders").produce([b"1"])
+        first = cluster.leader("orders", 0).id
+        cluster.move_leader("orders", 0)
+        moved = cluster.leader("orders", 0).id
+        assert moved != first
+        cluster.move_leader("orders", 0, to=first)
+        cluster.wait_until(leader("orders", 0) == first, within=0)
+        config = {"bootstrap.servers": cluster.bootstrap, "group.id": "g", "client.id": "till"}
+        consumer = Consumer({**config, "auto.offset.reset": "earliest", **SOON})
+        consumer.subscribe(["orders"])
+        assert consumer.poll(10) is not None
+        cluster.move_coordinator("g")
+        cluster.topic("orders").produce([b"2"])
+        assert consumer.poll(10) is not None
+        (_member,) = cluster.group("g").members
+        cluster.remove_member("g", "till")
+        assert cluster.group("g").members == []
+        for strike, said in (
+            (lambda: cluster.move_leader("orders", 0, to=9), "broker 9 has no replica of orders-0"),
+            (lambda: cluster.move_leader("orders", 5), "there is no partition orders-5"),
+            (cluster.move_coordinator, "of a group, or of a transactional id"),
+            (lambda: cluster.remove_member("g", "x"), "group g has no member x: its clients are"),
+        ):
+            with pytest.raises(ClusterError, match=said):
+                strike()
+        consumer.close()
 
 
 def docs_faults() -> Any:

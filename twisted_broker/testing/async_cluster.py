@@ -28,10 +28,10 @@ from twisted_broker.testing.cluster import (
 from twisted_broker.testing.conditions import Condition
 from twisted_broker.testing.handles import (
     Apis,
-    Assertions,
     ClusterBroker,
     ClusterClock,
     ClusterTrace,
+    ClusterVerbs,
     Disk,
     Exchange,
     Fault,
@@ -78,7 +78,7 @@ class _Calls:
 AsyncFault = Fault[Awaitable[None], Awaitable[int]]
 
 
-class AsyncCluster(RequestFaults[Awaitable[AsyncFault]], Assertions[Awaitable[None]]):
+class AsyncCluster(RequestFaults[Awaitable[AsyncFault]], ClusterVerbs[Awaitable[None]]):
     """As `Cluster`; `async with` starts and ends it, as `start` and `close` do."""
 
     def __init__(
@@ -187,6 +187,9 @@ class AsyncCluster(RequestFaults[Awaitable[AsyncFault]], Assertions[Awaitable[No
     def trace(self) -> ClusterTrace[Awaitable[list[Exchange]], Awaitable[None]]:
         """As `Cluster.trace`."""
         return ClusterTrace(self._running().call, _exchanges)
+
+    async def ask(self, name: str, **arguments: Any) -> None:
+        await self._running().call(name, **arguments)
 
     async def check(self, kind: str, topic: str) -> None:
         refuse(await self._running().call("anomalies", kind=kind, topic=topic))

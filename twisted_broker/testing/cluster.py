@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 from twisted_broker.testing.conditions import Condition
 from twisted_broker.testing.handles import (
     Apis,
-    Assertions,
     ClusterBroker,
     ClusterClock,
     ClusterTrace,
+    ClusterVerbs,
     Disk,
     Exchange,
     Fault,
@@ -149,7 +149,7 @@ def check_broker(node: int, known: list[int]) -> None:
         raise ValueError(f"there is no broker {node!r}: there are {', '.join(map(str, known))}")
 
 
-class Cluster(RequestFaults[Fault[None, int]], Assertions[None]):
+class Cluster(RequestFaults[Fault[None, int]], ClusterVerbs[None]):
     """`brokers` of them, each with Kafka's `settings`; `topics`: names, and how many partitions of
     each, that are there from the beginning; `data`: a directory that keeps their files, None:
     nothing is kept.
@@ -246,6 +246,9 @@ class Cluster(RequestFaults[Fault[None, int]], Assertions[None]):
     def trace(self) -> ClusterTrace[list[Exchange], None]:
         """What clients sent and were answered."""
         return ClusterTrace(self._connection.call, exchanges)
+
+    def ask(self, name: str, **arguments: Any) -> None:
+        self._connection.call(name, **arguments)
 
     def check(self, kind: str, topic: str) -> None:
         refuse(self._connection.call("anomalies", kind=kind, topic=topic))

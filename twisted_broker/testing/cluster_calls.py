@@ -23,7 +23,7 @@ from twisted_broker.consumer.cluster_client import ClientConnection, ClusterClie
 from twisted_broker.consumer.consumer_config import ConsumerConfig
 from twisted_broker.consumer.group_offsets import commit_offsets
 from twisted_broker.consumer.record_iterator import records_of
-from twisted_broker.image.entries import TopicImage
+from twisted_broker.image.entries import PartitionRegistration, TopicImage
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.wire.errors import BrokerError, ErrorCode, error_of
 from twisted_broker.wire.legacy import iterate_entries
@@ -198,6 +198,53 @@ class ClusterCalls:
             number: await self._offset(TopicPartition(topic, number), _EARLIEST, False, within)
             for number in (() if found is None else found.partitions)
         }
+
+    def partitions_of(self, topic: str) -> int:
+        """How many. Raises CallFailed."""
+        found = self._topic(topic)
+        if found is None:
+            raise CallFailed(f"there is no topic {topic}")
+        return len(found.partitions)
+
+    def registration(self, topic: str, partition: int) -> PartitionRegistration:
+        """As the first broker that runs knows it. Raises CallFailed."""
+        found = self._topic(topic)
+        if found is None or partition not in found.partitions:
+            raise CallFailed(f"there is no partition {topic}-{partition}")
+        return found.partitions[partition]
+
+    async def until_registered(
+        self,
+        topic: str,
+        partition: int,
+        holds: Callable[[PartitionRegistration], bool],
+        within: float = 30.0,
+    ) -> None:
+        """Ends when every broker that runs knows that."""
+
+        def found() -> bool | None:
+            for broker in self._brokers:
+                assert broker.role is not None
+                known = broker.role.observer.image.topics_by_name.get(topic)
+                if known is None or not holds(known.partitions[partition]):
+                    return None
+            return True
+
+        await self._until(found, within, f"what was asked of {topic}-{partition}")
+
+    async def ask_any(self, request: Any, version: int) -> Any:
+        """Any broker."""
+        return await self._client.send_to_any(request, version)
+
+    async def ask_coordinator(self, group: str, request: Any, version: int, within: float) -> Any:
+        """Of a group. Raises CallFailed: it refuses."""
+
+        async def asked(coordinator: ClientConnection) -> Any:
+            found = await coordinator.send(request, version)
+            _check(found.error_code, None)
+            return found
+
+        return await self._at_coordinator(group, asked, within)
 
     # records
 

@@ -1,7 +1,7 @@
 """What a test strikes in its cluster, and the evidence of what came of it.
 
 Owns `ClusterBroker`, `Link`, `Disk`, `Fault`, `RequestFaults`, `ClusterClock`, `ClusterTrace` and
-`Assertions`, for `Cluster`, `AsyncCluster` and `trial.Cluster` alike: `Done_co` is None where a
+`ClusterVerbs`, for `Cluster`, `AsyncCluster` and `trial.Cluster` alike: `Done_co` is None where a
 call has ended when it returns, and what is awaited otherwise.
 
 1. A verb acts until it is healed; its participle is a context manager (`with`, or `async with`)
@@ -184,6 +184,10 @@ class Disk(Generic[Done_co]):
         """What waits for the disk waits on."""
         return self._strike("stall")
 
+    def corrupt(self, topic: str, partition: int, offset: int) -> Done_co:
+        """Flips a bit of the batch that has this offset. In memory only; nothing heals it."""
+        return self._strike("corrupt", topic=topic, partition=partition, offset=offset)
+
     def heal(self, within: str | float = _SECONDS) -> Done_co:
         """As new; a broker that ended because of it is started again."""
         return self._call("heal_disk", node=self._node, within=in_seconds(within))
@@ -364,14 +368,38 @@ class ClusterTrace(Generic[Found_co, Done_co]):
         return self._call("save_trace", path=os.path.abspath(path))  # type: ignore[no-any-return]
 
 
-class Assertions(ABC, Generic[Done_co]):
-    """What must hold of what clients were told, compared with what is in a topic. Raises
-    AssertionError, with the records.
+class ClusterVerbs(ABC, Generic[Done_co]):
+    """What is done to a cluster as Kafka's tools do it, and what must hold of what its clients were
+    told, compared with what is in a topic (AssertionError, with the records).
     """
+
+    @abstractmethod
+    def ask(self, name: str, **arguments: Any) -> Done_co:
+        """Of the cluster's process. Raises ClusterError, ClusterTimeout."""
 
     @abstractmethod
     def check(self, kind: str, topic: str) -> Done_co:
         """Raises AssertionError for each anomaly of that kind."""
+
+    def move_leader(self, topic: str, partition: int, to: int | None = None) -> Done_co:
+        """Another replica leads, `to` or one that is in sync; its order of replicas begins with it
+        then.
+        """
+        return self.ask("move_leader", topic=topic, partition=partition, to=to)
+
+    def move_coordinator(
+        self,
+        group: str | None = None,
+        *,
+        transactional_id: str | None = None,
+        to: int | None = None,
+    ) -> Done_co:
+        """Another broker coordinates that group, or that transactional id."""
+        return self.ask("move_coordinator", group=group, transactional_id=transactional_id, to=to)
+
+    def remove_member(self, group: str, member: str) -> Done_co:
+        """Of a group, by client id or member id: as if its session had ended."""
+        return self.ask("remove_member", group=group, member=member)
 
     def assert_nothing_lost(self, topic: str) -> Done_co:
         """Each acknowledged record is where its client was told, unless it was deleted."""

@@ -18,7 +18,7 @@ import errno
 import socket
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 from weakref import WeakSet
@@ -254,6 +254,21 @@ class Machine:
         for each in self._workers:
             each.resume()
 
+    def corrupt_disk(self, topic: str, partition: int, offset: int) -> None:
+        """Flips a bit of the batch that has this offset, behind the broker's back. Raises
+        ValueError.
+        """
+        disk, end = self._memory_disk(), f"/{topic}-{partition}/"
+        for path in sorted(disk.nodes, reverse=True):
+            if end not in path or not path.endswith(".log"):
+                continue
+            for base, position, size in _batches(disk.content(path)):
+                last = base + int.from_bytes(disk.content(path)[position + 23 : position + 27])
+                if base <= offset <= last:
+                    disk.flip_bit(path, position + size - 1)
+                    return
+        raise ValueError(f"{self.name} has no offset {offset} of {topic}-{partition} on its disk")
+
     def _connections(self) -> list[Any]:
         return [each for each in self._network.tcp if each.clock is self.clock]
 
@@ -261,3 +276,13 @@ class Machine:
         """Leaves nothing with the reactor."""
         self.let_ports_go()
         await self._real.close()
+
+
+def _batches(content: bytes) -> Iterator[tuple[int, int, int]]:
+    """First offset, position and size of each batch of a segment."""
+    position = 0
+    while position + 61 <= len(content):
+        base = int.from_bytes(content[position : position + 8])
+        size = 12 + int.from_bytes(content[position + 8 : position + 12])
+        yield base, position, size
+        position += size

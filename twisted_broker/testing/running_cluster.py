@@ -43,6 +43,7 @@ from twisted_broker.reactor_watch import ReactorWatch
 from twisted_broker.security.security_protocol import PROTOCOL_MAP
 from twisted_broker.start_checks import StartError
 from twisted_broker.tap import MEMORY, MonotonicClock, Options, file_limit, production_runtime
+from twisted_broker.testing.admin_calls import AdminCalls
 from twisted_broker.testing.changes import Changes, changes
 from twisted_broker.testing.cluster import CONTROLLER_NODE
 from twisted_broker.testing.cluster_calls import CallFailed, ClusterCalls
@@ -304,6 +305,7 @@ class RunningCluster:
         self.ids = sorted(each.config.node_id for each in self._running)
         self._calls = ClusterCalls(self._running, self._outside, self._network.trace.count)
         self._changes = Changes(self._calls, self._running, self._members)
+        self._admin = AdminCalls(self._calls)
         self._evidence = Evidence(self._calls, self._network.trace)
         for name, partitions in self._topics.items():
             await self._calls.make_topic(name, partitions)
@@ -605,11 +607,13 @@ class RunningCluster:
         own: Callable[..., Awaitable[Any]] | None = _OWN.get(name)
         if own is not None:
             return await own(self, **arguments)
-        return await getattr(self._evidence if name in _ASKED else self.calls, name)(**arguments)
+        calls = self.calls
+        for each in (self._evidence, self._admin):
+            if hasattr(each, name):
+                return await getattr(each, name)(**arguments)
+        return await getattr(calls, name)(**arguments)
 
 
-_ASKED = ("anomalies", "exchanges", "save_trace")
-"""of `Evidence`"""
 _OWN: dict[str, Callable[..., Awaitable[Any]]] = {
     each.__name__: each
     for each in (

@@ -28,10 +28,10 @@ from twisted_broker.testing.cluster import (
 from twisted_broker.testing.conditions import Condition
 from twisted_broker.testing.handles import (
     Apis,
-    Assertions,
     ClusterBroker,
     ClusterClock,
     ClusterTrace,
+    ClusterVerbs,
     Disk,
     Exchange,
     Fault,
@@ -46,7 +46,7 @@ from twisted_broker.testing.running_cluster import RunningCluster
 AsyncFault = Fault[Awaitable[None], Awaitable[int]]
 
 
-class Cluster(RequestFaults[Awaitable[AsyncFault]], Assertions[Awaitable[None]]):
+class Cluster(RequestFaults[Awaitable[AsyncFault]], ClusterVerbs[Awaitable[None]]):
     """`await cluster.start()` in a test's set-up, `cluster.stop` as its clean-up; or `async with`.
     After the stop no port, timer or thread is left: trial finds a clean reactor.
     """
@@ -140,6 +140,9 @@ class Cluster(RequestFaults[Awaitable[AsyncFault]], Assertions[Awaitable[None]])
     def trace(self) -> ClusterTrace[Awaitable[list[Exchange]], Awaitable[None]]:
         """As `Cluster.trace`."""
         return ClusterTrace(self._call, _exchanges)
+
+    async def ask(self, name: str, **arguments: Any) -> None:
+        await self._call(name, **arguments)
 
     async def check(self, kind: str, topic: str) -> None:
         refuse(await self._call("anomalies", kind=kind, topic=topic))

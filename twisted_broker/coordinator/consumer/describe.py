@@ -1,0 +1,76 @@
+"""What ConsumerGroupDescribe says of a group. Ring 0 (pure: docs/ARCHITECTURE.md 3).
+
+Owns `describe_group`.
+
+1. A member's assignment is what it was given and what it was told to give up and still has.
+2. Topics that are gone are left out.
+
+Source: Apache Kafka 4.3.1 `ConsumerGroup.asDescribedGroup`. Not here: who may see which topic, and
+that only what is committed is described.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from twisted_broker.coordinator.consumer.group import ConsumerGroup
+from twisted_broker.coordinator.consumer.member import ConsumerGroupMember
+from twisted_broker.coordinator.consumer.partitions import TopicIdPartition, by_topic
+from twisted_broker.image.metadata_image import MetadataImage
+
+CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
+DescribedTopics = list[tuple[bytes, str, list[int]]]
+"""Id, name and partitions of each topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedMember:
+    """`member_type` as in version 1."""
+
+    member: ConsumerGroupMember
+    assignment: DescribedTopics
+    target: DescribedTopics
+    member_type: int
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedGroup:
+    """`assignor`: the one that would be used now."""
+
+    group_id: str
+    state: str
+    group_epoch: int
+    assignment_epoch: int
+    assignor: str
+    members: list[DescribedMember]
+
+
+def describe_group(
+    group: ConsumerGroup, image: MetadataImage, assignors: Sequence[str]
+) -> DescribedGroup:
+    """The group as it is. `assignors`: those configured."""
+    return DescribedGroup(
+        group.group_id,
+        group.state.value,
+        group.epoch,
+        group.assignment_epoch,
+        group.subscriptions.preferred_assignor(assignors),
+        [
+            DescribedMember(
+                member,
+                _topics(member.assigned.keys() | member.pending.keys(), image),
+                _topics(group.target(member.member_id), image),
+                CONSUMER_MEMBER if member.classic is None else CLASSIC_MEMBER,
+            )
+            for member in group.members.values()
+        ],
+    )
+
+
+def _topics(partitions: Iterable[TopicIdPartition], image: MetadataImage) -> DescribedTopics:
+    return [
+        (topic_id, image.topics_by_id[topic_id].name, numbers)
+        for topic_id, numbers in by_topic(partitions)
+        if topic_id in image.topics_by_id
+    ]

@@ -184,11 +184,14 @@ def test_an_answer_waits_for_the_commit_and_the_group_does_not(run):
 
 
 def test_a_commit_that_times_out_answers_an_error_and_stays_applied(run):
-    """GN 0.6."""
+    """GN 0.5, 0.6: until it is decided, nothing that rests on it is answered."""
     run.store.held = []
     joined = run.join("a")
-    run.store.time_out()
+    (outcome,) = run.store.time_out()
     assert joined.error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert run.group.members and run.runner.is_busy(run.group)
+    assert run.send("a", 2).error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    outcome.callback(0)
     assert run.send("a", 2).answer.member_epoch == 2
 
 

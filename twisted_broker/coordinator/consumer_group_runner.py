@@ -8,7 +8,7 @@ Owns `ConsumerGroupRunner`.
 2. The records of a decision are one batch. An append that is refused leaves the group as it was; a
    batch that is in the log is applied at once, whether or not its commit is answered in time.
 3. An answer leaves when the records of its decision are committed; one without records when the
-   last records of its group before it are.
+   last records of its group before it are. While it is not known whether they are, it is an error.
 4. Timers are set by decisions that are carried out, a session's also by a heartbeat whose records
    were refused. A member whose timer fires is removed by a decision; where its records are refused
    it is tried again after `AGAIN_SECONDS`.
@@ -86,9 +86,11 @@ class _Job:
 @dataclass(slots=True)
 class _Commit:
     """Records of a group that are in the log, and the answers that wait until they are
-    committed.
+    committed. `undecided`: the error of those that waited too long; the records may still be lost
+    to another leader, so nothing that rests on them is answered.
     """
 
+    undecided: ErrorCode = ErrorCode.NONE
     waiting: list[tuple[Deferred[HeartbeatAnswer], HeartbeatAnswer]] = field(default_factory=list)
 
     def end(self, error: ErrorCode) -> None:
@@ -255,8 +257,9 @@ class ConsumerGroupRunner:
         commit = _Commit()
         self._commits.setdefault(group, []).append(commit)
         self._carry_out(group, job, decision)
-        outcome.addCallbacks(lambda _: ErrorCode.NONE, append_error).addCallback(
-            self._committed, group, commit
+        outcome.addCallbacks(
+            lambda _: self._committed(ErrorCode.NONE, group, commit),
+            lambda failure: self._not_committed(failure, group, commit),
         )
 
     def _committed(self, error: ErrorCode, group: ConsumerGroup, commit: _Commit) -> None:
@@ -266,6 +269,15 @@ class ConsumerGroupRunner:
                 del self._commits[group]
             commit.end(error)
 
+    def _not_committed(self, failure: Failure, group: ConsumerGroup, commit: _Commit) -> None:
+        error = append_error(failure)
+        if isinstance(failure.value, AppendUndecided) and not self._is_closed:
+            commit.end(error)
+            commit.undecided = error
+            failure.value.outcome().addBoth(lambda _: self._committed(error, group, commit))
+        else:
+            self._committed(error, group, commit)
+
     def _carry_out(self, group: ConsumerGroup, job: _Job, decision: Decision) -> None:
         decision.apply(group)
         self._set_timers(group, decision)
@@ -273,6 +285,8 @@ class ConsumerGroupRunner:
             commits = self._commits.get(group)
             if commits is None:
                 job.answer.callback(decision.answer)
+            elif commits[-1].undecided is not ErrorCode.NONE:
+                job.answer.errback(BrokerError(commits[-1].undecided))
             else:
                 commits[-1].waiting.append((job.answer, decision.answer))
         if decision.resolves_patterns and not self._is_closed:

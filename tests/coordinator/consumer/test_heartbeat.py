@@ -219,6 +219,21 @@ def test_the_target_of_a_successor_is_written_once_while_it_stays_the_same():
     assert types(run.batches[-1]) == [-8, -7, -5, 5, 7, 8, 3, 6, 8]
 
 
+def test_a_member_that_takes_over_an_instance_is_one_member():
+    """GN 2.16: what it had under its id before comes free."""
+    run = run_of("a", "b")
+    run.join("s", instance_id="i")
+    settle(run)
+    run.send("s", -2, instance_id="i")
+    run.change_topics(image(topic("ta", TA, [[None]] * 5)))
+    run.join("a", instance_id="i")
+    settle(run)
+    assert run.group.members.keys() == {"a", "b"}
+    assert run.group.subscriptions.members == 2
+    owned = [len(each.assigned) for each in run.group.members.values()]
+    assert sorted(owned) == [2, 3]
+
+
 def test_an_instance_stays_with_its_holder_when_a_member_that_had_it_is_gone():
     """GN 2.105: whatever the order of their records."""
     group = run_of().group

@@ -69,6 +69,7 @@ class _Heartbeat:
         found = find_member(group, request, environment.settings.max_size)
         self._stored, self._found, self._member = found.stored, found.member, found.member
         self._is_replacement = found.is_replacement
+        self._displaced = found.displaced
         self._decision = Decision()
         self._records = self._decision.records
         self._epoch, self._target_epoch = group.epoch, group.assignment_epoch
@@ -148,7 +149,9 @@ class _Heartbeat:
             self._records.append(epoch_record(group.group_id, self._epoch, metadata_hash))
 
     def _subscriptions(self) -> Subscriptions:
-        return self._group.subscriptions.changed(self._stored, self._member)
+        subscriptions = self._group.subscriptions.changed(self._stored, self._member)
+        subscriptions.change(self._displaced, None)
+        return subscriptions
 
     def _is_assignment_due(self) -> bool:
         interval_ms = self._environment.settings.assignment_interval_ms
@@ -183,7 +186,7 @@ class _Heartbeat:
     def _members(self) -> Iterator[tuple[ConsumerGroupMember, Target]]:
         """All after this heartbeat, each with its target before it."""
         for member_id, member in self._group.members.items():
-            if self._stored is None or member_id != self._stored.member_id:
+            if member is not self._stored and member is not self._displaced:
                 yield member, self._group.target(member_id)
         yield self._member, self._target
 

@@ -30,11 +30,12 @@ from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 class Found(NamedTuple):
     """`stored`: the member as the group has it, None if it is new; `member`: the same under the id
-    of the request.
+    of the request; `displaced`: one that had this id, when it takes over an instance from another.
     """
 
     stored: ConsumerGroupMember | None
     member: ConsumerGroupMember
+    displaced: ConsumerGroupMember | None = None
 
     @property
     def is_replacement(self) -> bool:
@@ -81,10 +82,11 @@ def _find_static(group: ConsumerGroup, request: HeartbeatRequest, instance_id: s
             f"Static member {request.member_id} with instance id {instance_id} cannot join the "
             "group because the instance id is owned by another member.",
         )
-    return Found(
-        holder,
-        replace(holder, member_id=request.member_id, epoch=JOIN_EPOCH, previous_epoch=JOIN_EPOCH),
+    successor = replace(
+        holder, member_id=request.member_id, epoch=JOIN_EPOCH, previous_epoch=JOIN_EPOCH
     )
+    before = group.members.get(request.member_id)
+    return Found(holder, successor, None if before is holder else before)
 
 
 def check_leaving(

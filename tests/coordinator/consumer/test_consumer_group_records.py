@@ -19,6 +19,7 @@ from twisted_broker.wire.messages.group_records import (
 )
 
 SEGMENTS = {
+    "consumer-group-first": (25, {3, 5, 6, 7, 8, 16}),
     "consumer-group-members": (38, {3, 4, 5, 6, 7, 8}),
     "consumer-group-migrated": (35, {3, 4, 5, 6, 7, 8}),
     "consumer-group-pattern": (36, {3, 4, 5, 6, 7, 8, 16}),

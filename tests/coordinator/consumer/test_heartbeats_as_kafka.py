@@ -3,10 +3,13 @@ goes through one golden segment. Only the order of targets within a batch may di
 that of a hash map.
 """
 
+import uuid
+
 from tests.coordinator.consumer.consumer_run import ConsumerRun
 from tests.coordinator.consumer.topics import TA, TB, image, topic, topic_id
 from tests.coordinator.test_group_records import GOLDEN
-from twisted_broker.coordinator.consumer.records import decode_record
+from twisted_broker.coordinator.consumer.records import decode_record, encode_record
+from twisted_broker.wire.messages.group_records import ConsumerGroupCurrentMemberAssignmentValue
 from twisted_broker.wire.records import iterate_batches
 
 ONE, TWO = topic("ta", TA, [[None]] * 4), topic("tb", TB, [[None]] * 3)
@@ -126,3 +129,51 @@ def test_a_topic_grows_is_deleted_and_made_again():
     assert run.send("m", 4, **fields).assignment == {(new, 0)}
     run.send("m", -1)
     assert_written(run, "consumer-group-topic-changes")
+
+
+FIRST_TA = uuid.UUID("e64f3ab8-d636-4565-8568-16cf6d91195b").bytes
+FIRST_TB = uuid.UUID("f41dfb2b-675d-4f44-8c11-9519a4e9045c").bytes
+FIRST = image(topic("ta", FIRST_TA, [[None]] * 4), topic("tb", FIRST_TB, [[None]] * 3), offset=74)
+
+
+def topics_in_order(record):
+    """A record of type 8 with its topics by id: Kafka's order is that of a hash map."""
+    key, value = decode_record(*record)
+    if isinstance(value, ConsumerGroupCurrentMemberAssignmentValue):
+        value.assigned_partitions.sort(key=lambda topic: topic.topic_id)
+    return encode_record((key, value))
+
+
+def assert_written_in_a_row(run):
+    """As `assert_written`; Kafka put two decisions into one batch."""
+    ours = [each for batch in run.batches for each in batch]
+    golden = golden_batches("consumer-group-first", run.group.group_id)
+    assert ours == [topics_in_order(each) for batch in golden for each in batch]
+
+
+def test_the_first_member_of_a_group_has_a_pattern():
+    """GN 2.2, 2.20: it joins at epoch 1, and the group has no record of its own yet."""
+    run = ConsumerRun(FIRST, 1795869139650, "gp")
+    assert run.join("m", names=None, pattern="t.*").member_epoch == 1
+    run.resolve()
+    run.wall_ms = 1795869140350
+    assert run.send("m", 1).member_epoch == 2
+    assert_written_in_a_row(run)
+
+
+def test_the_first_member_of_a_group_wants_nothing():
+    """GN 2.2, 2.20."""
+    run = ConsumerRun(FIRST, 1795869139650, "ge")
+    assert run.join("m", names=()).member_epoch == 1
+    assert_written_in_a_row(run)
+
+
+def test_a_dynamic_member_takes_over_an_instance():
+    """GN 2.16: under the id that it has; its own partitions come free."""
+    run = ConsumerRun(FIRST, 1795869140379, "gd")
+    run.join("a")
+    run.join("c", instance_id="j")
+    run.send("c", -2, instance_id="j")
+    back = run.join("a", instance_id="j")
+    assert (back.member_epoch, back.assignment) == (2, frozenset())
+    assert_written_in_a_row(run)

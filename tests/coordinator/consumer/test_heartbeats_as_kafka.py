@@ -138,7 +138,9 @@ FIRST = image(topic("ta", FIRST_TA, [[None]] * 4), topic("tb", FIRST_TB, [[None]
 
 def topics_in_order(record):
     """A record of type 8 with its topics by id: Kafka's order is that of a hash map."""
-    key, value = decode_record(*record)
+    read = decode_record(*record)
+    assert read is not None
+    key, value = read
     if isinstance(value, ConsumerGroupCurrentMemberAssignmentValue):
         value.assigned_partitions.sort(key=lambda topic: topic.topic_id)
     return encode_record((key, value))

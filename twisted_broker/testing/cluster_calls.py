@@ -18,9 +18,12 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
+from twisted.internet.error import ConnectError, ConnectionClosed
+
 from twisted_broker.broker import Broker
 from twisted_broker.consumer.cluster_client import ClientConnection, ClusterClient
 from twisted_broker.consumer.consumer_config import ConsumerConfig
+from twisted_broker.consumer.errors import BrokersUnreachable
 from twisted_broker.consumer.group_offsets import commit_offsets
 from twisted_broker.consumer.record_iterator import records_of
 from twisted_broker.image.entries import PartitionRegistration, TopicImage
@@ -43,6 +46,8 @@ _EARLIEST, _LATEST = -2, -1
 _DESCRIBE_TRANSACTIONS, _OF_GROUPS, _OF_TRANSACTIONS = 0, 0, 1
 _PAUSE_MS, _WAIT_MS = 20, 200
 _BATCH_BYTES = 500_000
+_UNREACHABLE = (ConnectionError, ConnectError, ConnectionClosed, BrokersUnreachable)
+"""Python's, and Twisted's: one that was struck is not there for now"""
 T = TypeVar("T")
 
 
@@ -508,7 +513,7 @@ class ClusterCalls:
             connection = self._client.connection(endpoint)
             try:
                 answer = await connection.send(transactions.ListTransactionsRequest(), 0)
-            except (BrokerError, ConnectionError):
+            except (BrokerError, *_UNREACHABLE):
                 continue
             for each in answer.transaction_states:
                 found[each.transactional_id] = each.transaction_state
@@ -561,7 +566,7 @@ class ClusterCalls:
                 if not error.code.retriable:
                     raise CallFailed(f"{whom} refuses: {error}") from None
                 refusal = str(error)
-            except ConnectionError as error:
+            except _UNREACHABLE as error:
                 refusal = str(error)
             if self._runtime.clock.seconds() >= deadline:
                 raise TimeoutError(f"{whom} refuses for {within:g} s: {refusal}")

@@ -38,6 +38,7 @@ from twisted_broker.testing.sim.zookeeper.cluster import ZooKeeperCluster
 from twisted_broker.testing.sim.zookeeper.controller_channels import FIRST_OTHER
 from twisted_broker.testing.sim.zookeeper.controller_context import TOPICS
 from twisted_broker.testing.sim.zookeeper.ensemble import Ensemble
+from twisted_broker.testing.sim.zookeeper.topic_deletions import DELETE_TOPICS
 from twisted_broker.wire.primitives import NULL_UUID
 from twisted_broker.zookeeper.znodes import BROKER_IDS, read_config, read_state
 from twisted_broker.zookeeper_broker import ZooKeeperBroker
@@ -181,7 +182,16 @@ class ZooKeeperState(CommittedState):
 class ZooKeeperMembers(Members):
     """Who lost power is looked at first."""
 
+    cluster: ZooKeeperCluster
     truth: ZooKeeperState
+
+    def check_strong(self, key: Key) -> None:
+        """Not of a topic that is being deleted: a broker that registers hears of its replicas
+        again, also of those that it has deleted, until the topic's nodes are gone.
+        """
+        topic = self.truth.names[key].topic
+        if f"{DELETE_TOPICS}/{topic}" not in self.cluster.ensemble.tree.nodes:
+            super().check_strong(key)
 
     def _log_of(self, node: SimNode, key: Key) -> Mirror | None:
         found = super()._log_of(node, key)

@@ -26,7 +26,8 @@ class Client:
     """A consumer as clients are: full heartbeats after an error, epoch 0 after being fenced."""
 
     def __init__(self, run, member_id, names, instance_id=None):
-        self.run, self.member_id, self.names = run, member_id, names
+        self.run, self.member_id = run, member_id
+        self.names = self.said = names
         self.instance_id = instance_id
         self.epoch, self.owned = 0, set()
         self.given: frozenset[Any] = frozenset()
@@ -42,6 +43,7 @@ class Client:
             fields["owned"] = self.given
         if self.is_full:
             fields |= {"names": self.names, "rebalance_timeout_ms": REBALANCE_MS}
+            self.said = self.names
         if "owned" in fields:
             self.owned = set(self.given)
         self.asked = self.run.send(
@@ -60,7 +62,8 @@ class Client:
         elif asked.error is not None:
             self.is_full = True
         else:
-            self.epoch, self.is_full = asked.answer.member_epoch, False
+            # What it subscribes to may have changed while the answer was on its way.
+            self.epoch, self.is_full = asked.answer.member_epoch, self.names != self.said
             if asked.answer.assignment is not None:
                 self.given = asked.answer.assignment
                 self.owned |= self.given

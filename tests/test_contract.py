@@ -1,11 +1,10 @@
-"""Every part of every line of the contract is pinned by a test that names its line
-(docs/REPLICA_LAYER.md).
+"""Every line of the contract is pinned by a test that names it (docs/REPLICA_LAYER.md).
 
 Reads the numbered lines of the contract, the docstrings of all tests and the comments of all
 scenarios. A bullet of a section without numbers counts as a line: the third of section 9 is
 `RL 9.3`. Lines are named as `RL 1.9`, `RL 2.5, 6.6` or `RL 1.3-1.5`; a card of a module pins none.
-Which test is about which part of a line: `contract_parts.py`. Not here: whether a test fails
-without what it names (reviewers try that, and `make mutants`).
+Not here: whether a test fails without the behaviour that it names (reviewers try that, and
+`make mutants`).
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.contract_parts import PINNED, Line
+Line = tuple[int, int]
 
 ROOT = Path(__file__).parent.parent
 TESTS = ROOT / "tests"
@@ -106,24 +105,6 @@ def test_every_line_is_pinned_by_a_test_that_names_it() -> None:
         for section, number in sorted(lines.keys() - named)
     ]
     assert missing == []
-
-
-def test_every_part_has_its_test() -> None:
-    """The words stand in the line; of the tests of that name exactly one names the line; every
-    line is in the table.
-    """
-    lines = contract_lines(CONTRACT.read_text())
-    wrong = []
-    for line, parts in PINNED.items():
-        for words, tests in parts.items():
-            if words not in lines[line]:
-                wrong.append((line, words, "is not in the line"))
-            for test in (tests,) if isinstance(tests, str) else tests:
-                found = [pin for pin in pins() if pin.name == test and line in pin.lines]
-                if len(found) != 1:
-                    wrong.append((line, words, test))
-    assert wrong == []
-    assert PINNED.keys() == lines.keys()
 
 
 def test_names_are_those_of_lines() -> None:

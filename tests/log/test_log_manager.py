@@ -1791,7 +1791,7 @@ def test_a_leader_of_what_was_truncated_below_the_checkpoint_waits_for_it(seed: 
     expected = [*old, b"0", b"1", *(b"new %d" % n for n in range(6, 30))]
     found = values(again)
     assert found in (expected[: len(found)], (4 * old)[: len(found)])
-    assert refused == [ErrorCode.NOT_ENOUGH_REPLICAS]
+    assert refused == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -1883,7 +1883,7 @@ def test_a_log_start_that_a_truncation_lowered_is_checkpointed_before_more_comes
     log.durability.when_synced(0, lambda: called.append(log.log_start_offset))
     with pytest.raises(BrokerError) as refusal:
         fill(log, 1)
-    assert refusal.value.code == ErrorCode.NOT_ENOUGH_REPLICAS and not called
+    assert refusal.value.code == ErrorCode.NOT_LEADER_OR_FOLLOWER and not called
     world.files.faults.append(Fault(errno.EMFILE, "open", checkpoints.LOG_START_OFFSET, times=1))
     worker.run_all()
     assert not called, "it was not written"

@@ -238,13 +238,14 @@ class Durability:
         return min(self._written_point, self._being_written) >= offset
 
     def check_checkpoint(self) -> None:
-        """Before an append as leader. Raises NOT_ENOUGH_REPLICAS, which producers try again, while
-        the checkpoint says too much: after a loss of power the records would count as synced, or
-        after any crash as deleted.
+        """Before an append as leader. Raises NOT_LEADER_OR_FOLLOWER, as before a partition is made
+        leader, while the checkpoint says too much: after a loss of power the records would count
+        as synced, or after any crash as deleted. Kafka writes the checkpoint within the truncation.
         """
         if self.is_checkpoint_above and self.disk is not None:
             raise BrokerError(
-                ErrorCode.NOT_ENOUGH_REPLICAS, "a checkpoint of the log is being written: try again"
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                "a checkpoint of the log is being written: try again",
             )
 
     # -- syncs

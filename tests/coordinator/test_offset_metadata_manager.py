@@ -363,28 +363,6 @@ def test_a_deletion_waits_for_a_partition_that_is_being_read():
     assert run.restarted().fetched() == {("t", 2): 1}
 
 
-def test_a_deletion_while_nobody_led_the_partition_is_not_missed():
-    """By id only: what has none may have been committed for a later topic."""
-    run = BrokerRun()
-    now(run.commit(one(1, topic_id=ID_A), one(1, partition=1), one(1, partition=2, topic_id=ID_B)))
-    run = run.restarted(lead=False)
-    run.coordinator.cleanup.topics_deleted({"t": ID_A})
-    run.settle()
-    run.lead_all(1)
-    assert run.fetched() == {("t", 1): 1, ("t", 2): 1}
-
-
-def test_of_the_topics_that_went_so_many_are_remembered(monkeypatch):
-    monkeypatch.setattr(offset_cleanup, "DELETIONS_KEPT", 2)
-    run = BrokerRun()
-    ids = {f"t{number}": bytes([number] * 16) for number in range(1, 4)}
-    now(run.commit(*(one(1, topic=name, topic_id=each) for name, each in ids.items())))
-    run = run.restarted(lead=False)
-    run.coordinator.cleanup.topics_deleted(ids)
-    run.lead_all(1)
-    assert run.fetched() == {("t1", 0): 1}
-
-
 def test_a_commit_in_flight_while_its_topic_goes():
     """It may be one for a later topic: it is looked at when it is stored."""
     run = BrokerRun()

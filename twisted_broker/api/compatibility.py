@@ -136,8 +136,8 @@ BEHAVIOUR = """
 - **A missing segment file** between two others takes the partition offline (KAFKA_STORAGE_ERROR; one log line names the file and the remedy). Kafka
   serves the segments that are left. After an unclean stop the log is truncated before a gap above its recovery point, and one
   line says which offsets are gone; the segments behind the gap are kept as `.log.aside`.
-- **Committed offsets of a deleted topic** are removed also where their coordinator was being read, or was gone, when the topic was deleted: by
-  topic id, for the last 1,000 topics that the broker saw go. Kafka leaves those until they expire.
+- **Committed offsets of a deleted topic** are removed also where their coordinator was being read when the topic was deleted. Kafka leaves those
+  until they expire.
 - **Offsets by time** (ListOffsets) are those of records that live. Kafka looks only into the first segment whose largest timestamp is late enough,
   and answers -1 where the records there were deleted or compacted away; here the search goes on to later segments. For the largest timestamp Kafka
   may name a deleted record, or none; here it is the largest of what is left.

@@ -12,9 +12,8 @@ Owns `OffsetCleanup`, which walks over all groups of all shards.
    deleted topic whose commit was in flight, or in its steps before that; but where topics have no
    ids (a ZooKeeper cluster below inter-broker protocol 2.8) that offset stays until it expires.
 5. Offsets of a deleted topic go out of open transactions, too. A partition of `__consumer_offsets`
-   that was being read, or had no leader, when a topic was deleted is walked over once it is served:
-   by topic id, for the last `DELETIONS_KEPT` topics that this broker saw deleted. Kafka leaves
-   those offsets until they expire.
+   that was being read when a topic was deleted is walked over once it is served. Where it had no
+   leader then, those offsets stay until they expire, as in Kafka.
 6. What was committed for a later topic of the same name stays.
 
 Source: Apache Kafka 4.3.1 `GroupCoordinatorShard.cleanupGroupMetadata`, `onPartitionsDeleted`,
@@ -51,9 +50,6 @@ from twisted_broker.wire.primitives import NULL_UUID
 CHECKED_PER_STEP = 500
 # Bounds the batches that wait for replicas, and their waiters, while many groups expire.
 WRITES_AT_ONCE = 100
-# As many as a controller deletes in a few seconds: more than are deleted while a partition has no
-# leader.
-DELETIONS_KEPT = 1000
 Walk = Iterator["Deferred[None] | None"]
 _logger = Logger()
 
@@ -65,7 +61,6 @@ class OffsetCleanup:
         self._context, self._shards = context, shards
         self._expiry = PeriodicTask(context.clock, self._start_expiry, "the expiry of offsets")
         self._is_expiring = False
-        self._recently_deleted: dict[bytes, str] = {}
         self._again: list[tuple[CoordinatorShard, DeletedTopics]] = []
         self._is_removing_topics = False
 
@@ -88,20 +83,10 @@ class OffsetCleanup:
         deleted = {name: {topic_id, NULL_UUID} for name, topic_id in topics.items()}
         for shard in self._shards.values():
             shard.deleted_topics.append(deleted)
-        for name, topic_id in topics.items():
-            if topic_id != NULL_UUID:
-                self._recently_deleted[topic_id] = name
-        while len(self._recently_deleted) > DELETIONS_KEPT:
-            del self._recently_deleted[next(iter(self._recently_deleted))]
         self._start_removal()
 
     def shard_loaded(self, shard: CoordinatorShard) -> None:
-        """The shard is served from now on: removes what its last coordinator could not."""
-        if self._recently_deleted:
-            deleted: DeletedTopics = {}
-            for topic_id, name in self._recently_deleted.items():
-                deleted.setdefault(name, set()).add(topic_id)
-            shard.deleted_topics.append(deleted)
+        """The shard is served from now on: removes what went while it was read."""
         if shard.deleted_topics:
             self._start_removal()
 

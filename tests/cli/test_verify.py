@@ -359,14 +359,6 @@ def test_a_copy_in_progress_is_checked_as_a_log(copy: Path) -> None:
     assert any("-future" in finding for finding in findings(copy))
 
 
-@pytest.mark.parametrize(("name", "count"), [("replog.made-anew", 0), ("replog.made", 1)])
-def test_the_mark_of_a_log_that_was_made_anew_is_no_finding(
-    copy: Path, name: str, count: int
-) -> None:
-    (copy / "segments-0" / name).write_text("1 5 /elsewhere/segments-0\n")
-    assert len(findings(copy)) == count
-
-
 def test_nothing_is_written(copy: Path) -> None:
     """Reading leaves names, bytes and times as they were."""
     before = {

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from tests.log.batches import TOPIC_ID
 from tests.log.test_log_manager import World, create, failure, fill
 from tests.memory_broker import MemoryBroker
 from twisted_broker import broker as composition
@@ -99,12 +98,15 @@ def test_a_process_that_never_registered_keeps_the_epoch_of_each_directory() -> 
 
 
 def test_a_load_that_is_refused_leaves_the_marks() -> None:
-    """RL 8.2: two directories with one partition end the start; nothing was written to either,
-    so both are as clean as before.
+    """RL 8.2: two directories with one partition, and no topic ids, end the start; nothing was
+    written to either, so both are as clean as before.
     """
     world = stopped()
     world.files.make_directories("/d2/a-0")
-    checkpoints.write_partition_metadata(world.files, "/d2/a-0", TOPIC_ID)
+    world.files.remove("/d1/a-0/partition.metadata")
+    for name in world.files.listdir("/d1/a-0"):
+        content = world.files.content(f"/d1/a-0/{name}")
+        world.files.open(f"/d2/a-0/{name}", create=True).write_at(0, (content,))
     manager = world.manager(start=False)
     assert "is in /d1/a-0 and in /d2/a-0" in str(failure(manager))
     world.stop(manager, epoch=None)

@@ -44,7 +44,6 @@ from twisted_broker.log.gaps import Gap
 from twisted_broker.log.log import Log
 from twisted_broker.log.log_directory import LogDirMismatch, partition_of
 from twisted_broker.log.log_manager import LogManager
-from twisted_broker.log.made_anew import MADE_ANEW
 from twisted_broker.log.memory import InlineWorker
 from twisted_broker.log.meta_properties import (
     MetaProperties,
@@ -1346,115 +1345,76 @@ def left_behind(world: World, count: int) -> tuple[LogManager, Log]:
     return manager, new
 
 
-@pytest.mark.parametrize("count", [0, 2, 7])
+@pytest.mark.parametrize(("count", "kept_in"), [(0, "/d1"), (2, "/d1"), (7, "/d2")])
 @pytest.mark.parametrize("power_is_lost", [False, True])
-def test_a_replica_made_anew_while_its_old_log_was_offline(count: int, power_is_lost: bool) -> None:
-    """With the directory back the new log counts, however short it is, and the old one is kept as a
-    stray. Seed 1031776.
+def test_of_two_logs_of_a_replica_that_came_again_the_newer_counts(
+    count: int, kept_in: str, power_is_lost: bool
+) -> None:
+    """The directory of the old log is back: what is committed is in the newer of the two. The other
+    is kept as a stray once the metadata is known. Seed 1031776.
     """
     world = World()
     left_behind(world, count)
     world.files._locks.clear()
     again = World(world.files.after_power_loss(keep=0.0) if power_is_lost else world.files)
     manager = again.manager()
-    kept = manager.get(A)
-    assert kept is not None and kept.directory == "/d2/a-0"
-    assert kept.topic_id == TOPIC_ID and kept.log_end_offset == count
-    (stray,) = [name for name in again.files.listdir("/d1") if name.startswith("a-0")]
-    assert stray.endswith("-stray")
-    assert again.files.exists(f"/d1/{stray}/{file_name(0, '.log')}")
-    assert not again.files.exists(f"/d2/a-0/{MADE_ANEW}"), "it would count against a later log"
     manager.settle_rivals(lambda name: TOPIC_ID, lambda log: False)
-    assert manager.get(A) is kept and again.files.exists("/d2/a-0")
+    kept = manager.get(A)
+    assert kept is not None and kept.directory == f"{kept_in}/a-0"
+    assert kept.topic_id == TOPIC_ID and kept.log_end_offset == max(count, 5)
+    other = "/d2" if kept_in == "/d1" else "/d1"
+    (stray,) = [name for name in again.files.listdir(other) if name.startswith("a-0")]
+    assert stray.endswith("-stray")
+    assert again.files.exists(f"{other}/{stray}/{file_name(0, '.log')}")
     again.stop(manager)
     assert not again.failed
     found = World(again.files.after_power_loss(keep=0.0)).manager().get(A)
-    assert found is not None and found.directory == "/d2/a-0" and found.log_end_offset == count
+    assert found is not None and found.directory == kept.directory
 
 
-@pytest.mark.parametrize(
-    ("served", "elsewhere", "refused"),
-    [(True, False, True), (False, True, True), (False, False, False)],
-)
-def test_an_old_log_that_the_mark_does_not_tell_of(
-    served: bool, elsewhere: bool, refused: bool
-) -> None:
-    """The directory of the new log was away instead, and the old one took a record; or the log is
-    in a directory that the mark does not name: which counts nobody knows.
+def test_a_newer_leader_epoch_counts_before_length_and_what_was_deleted_before_both() -> None:
+    """A tail that was never committed is longer; a log that begins behind the other's end has
+    nothing left of what that one holds.
     """
     world = World()
-    manager, _ = left_behind(world, 7)
-    world.stop(manager)
-    world.settings["log.dirs"] = "/d1"
-    manager = world.manager()
-    log = manager.get(A)
-    assert log is not None and values(log) == [b"0", b"1", b"2", b"3", b"4"]
-    fill(log, int(served))
-    world.stop(manager)
-    if elsewhere:
-        world.files.rename("/d1", "/d3")
-    world.settings["log.dirs"] = "/d3,/d2" if elsewhere else "/d1,/d2"
-    manager = world.manager(start=False)
-    if refused:
-        assert "move one of them away" in str(failure(manager))
-        assert world.files.exists("/d2/a-0")
-        assert world.files.exists("/d3/a-0" if elsewhere else "/d1/a-0")
-    else:
-        manager.start(CLUSTER)
-        kept = manager.get(A)
-        assert kept is not None and kept.log_end_offset == 7
-
-
-def test_a_log_that_was_left_is_remembered_once() -> None:
-    """However often its replica comes and leaves again: what is kept of such logs is bounded by
-    what the directories held as they failed.
-    """
-    world = World(log_dirs="/d1,/d2,/d3")
-    manager, new = left_behind(world, 0)
-    for _ in range(5):
-        manager.delete(A)
-        manager.delete(A)
-        new = create(manager)
-    failed, (path,) = new.directory, {"/d2", "/d3"} - {new.directory.rpartition("/")[0]}
-    world.files.faults.append(Fault(errno.EIO, "write", failed))
-    with pytest.raises(LogDirFailure):
-        fill(new, 1)
-    for _ in range(5):
-        manager.delete(A)
-        new = create(manager)
-        assert new.directory == f"{path}/a-0"
-    marked = world.files.content(f"{new.directory}/{MADE_ANEW}").decode().splitlines()
-    assert [line.rpartition(" ")[2] for line in marked] == ["/d1/a-0", failed]
-
-
-def test_only_a_log_of_the_same_topic_is_done_without() -> None:
-    """A log that is made where no older one is left, or one of another topic, gets no mark."""
+    _, new = left_behind(world, 0)
+    new.append_as_leader(batch(b"newer"), 7, NOW_MS)
+    world.clock.advance(1)
+    world.files._locks.clear()
+    kept = World(world.files).manager().get(A)
+    assert kept is not None and values(kept) == [b"newer"]
     world = World()
-    manager, new = left_behind(world, 1)
-    assert world.files.exists(f"{new.directory}/{MADE_ANEW}")
-    manager.delete(A)
-    create(manager, B)
-    manager.get_or_create(A, bytes(15) + b"\x99", config(), is_new=True)
-    assert not world.files.exists(f"/d2/a-0/{MADE_ANEW}")
-    assert not world.files.exists(f"/d2/b-0/{MADE_ANEW}")
-    manager.delete(A)
-    create(manager)
-    assert world.files.exists(f"/d2/a-0/{MADE_ANEW}")
+    _, new = left_behind(world, 0)
+    new.truncate_fully_and_start_at(100, NOW_MS)
+    world.clock.advance(1)
+    world.files._locks.clear()
+    kept = World(world.files).manager().get(A)
+    assert kept is not None and kept.log_end_offset == 100
 
 
-@pytest.mark.parametrize("is_same_topic", [False, True])
-def test_a_log_made_anew_is_told_apart_though_the_disk_worker_is_stalled(
-    is_same_topic: bool,
-) -> None:
-    """Its topic id, and the mark, do not wait: after a kill both directories are back, and the
-    older log may have no topic id either. Seed 2000471.
+def test_two_logs_without_a_topic_id_are_refused() -> None:
+    """They may be of two topics of one name: nobody here knows."""
+    world = World()
+    for path in ("/d1", "/d2"):
+        world.settings["log.dirs"] = path
+        manager = world.manager()
+        fill(manager.get_or_create(A, None, config(), is_new=True), 3)
+        world.stop(manager)
+    world.settings["log.dirs"] = "/d1,/d2"
+    assert "move one of them away" in str(failure(world.manager(start=False)))
+    assert world.files.exists("/d1/a-0") and world.files.exists("/d2/a-0")
+
+
+def test_a_new_topics_log_is_told_apart_though_the_disk_worker_is_stalled() -> None:
+    """Its topic id does not wait: after a kill both directories are back, and the older log may
+    have no topic id. Seed 2000471.
     """
     world = World()
-    manager = left_offline(world, has_id=is_same_topic)
+    manager = left_offline(world, has_id=False)
     worker = StallingWorker(world.clock)
     worker.stalled = True
     manager.directories.by_path["/d2"].disk = worker
-    new_id = TOPIC_ID if is_same_topic else bytes(15) + b"\x99"
+    new_id = bytes(15) + b"\x99"
     fill(manager.get_or_create(A, new_id, config(), is_new=True), 2)
     world.files._locks.clear()
     again = World(world.files).manager()

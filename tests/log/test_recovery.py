@@ -159,7 +159,6 @@ def test_deleted_files_and_orphans_go() -> None:
         file_name(14, ".snapshot") + ".deleted",
         "leader-epoch-checkpoint.tmp",
         "partition.metadata.tmp",
-        "replog.made-anew.tmp",
         "notes.txt",
         "7.log",
     ):

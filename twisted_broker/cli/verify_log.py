@@ -36,7 +36,6 @@ from twisted_broker.cli.verify_indexes import (
     Transactions,
 )
 from twisted_broker.log.future_logs import PROMOTED
-from twisted_broker.log.made_anew import MADE_ANEW
 from twisted_broker.wire.message_set import MessageView
 from twisted_broker.wire.records import BatchView
 
@@ -333,7 +332,7 @@ class LogCheck:
 
     def other_file(self, path: Path) -> None:
         kind = kind_of(path)
-        if path.name in (PROMOTED, MADE_ANEW):
+        if path.name == PROMOTED:
             return  # says which of two logs counts, where a start finds both
         if kind is None or path.is_dir():
             self.report.add(path, -1, "does not belong to a partition")

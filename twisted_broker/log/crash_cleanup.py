@@ -25,7 +25,6 @@ from collections.abc import Iterable
 from twisted_broker.interfaces import IFileSystem
 from twisted_broker.log.batch_scan import scan
 from twisted_broker.log.checkpoints import LEADER_EPOCH, PARTITION_METADATA
-from twisted_broker.log.made_anew import MADE_ANEW
 from twisted_broker.log.segment import CLEANED, DELETED, INDEX, LOG, SWAP, TIME_INDEX, TXN_INDEX
 from twisted_broker.wire.records import CorruptRecordError
 
@@ -33,7 +32,7 @@ _SEGMENT_SUFFIXES = (LOG, INDEX, TIME_INDEX, TXN_INDEX)
 _NAME = re.compile(
     r"([0-9]{20})\.(?:log|index|timeindex|txnindex|snapshot)(?:\.(?:deleted|cleaned|swap))?"
 )
-_ASIDE = frozenset(f"{name}.tmp" for name in (LEADER_EPOCH, PARTITION_METADATA, MADE_ANEW))
+_ASIDE = frozenset(f"{name}.tmp" for name in (LEADER_EPOCH, PARTITION_METADATA))
 """what `checkpoints.write_aside` may leave in a partition's directory"""
 
 

@@ -90,6 +90,15 @@ def one_that_counts(first: Log, second: Log) -> Log | None:
     return max(ends, key=lambda end: end[:3])[3]
 
 
+def newer_of(first: Log, second: Log) -> Log:
+    """Of two logs of one replica that no move left. What one of them held as committed, the newer
+    one holds or has deleted: of one epoch both copied the same leader, and a later leader had all
+    that was committed before it. Raises OSError.
+    """
+    end = min(first.log_end_offset, second.log_end_offset)
+    return max((first, second), key=lambda log: (log.log_start_offset > end, *_newest(log)))
+
+
 def _newest(log: Log) -> tuple[int, int]:
     """The leader epoch of its last whole record, and the offset after that. The last entry of the
     epochs' checkpoint does not do: it may be durable where records below it are not.

@@ -37,7 +37,6 @@ from twisted_broker.log import checkpoints
 from twisted_broker.log.errors import CheckpointError
 from twisted_broker.log.future_logs import FUTURE_SUFFIX, future_config
 from twisted_broker.log.log import Log
-from twisted_broker.log.made_anew import LeftLog, mark_made_anew
 from twisted_broker.log.meta_properties import NAME as META_PROPERTIES
 from twisted_broker.log.meta_properties import (
     MetaProperties,
@@ -145,7 +144,6 @@ class LogDirectory:
         self.lost_futures: list[tuple[TopicPartition, bytes | None]] = []
         """copies that a crash damaged, with their topic ids: to be begun anew"""
         self.without_id: deque[Log] = deque()
-        self.made_anew: dict[Log, list[LeftLog]] = {}
         """those of them whose partition has older logs in directories that are offline"""
         self.given_ids: deque[Log] = deque()
         """logs that were here without a topic id, and have one now that is not in a file yet"""
@@ -381,13 +379,8 @@ class LogDirectory:
         """The last thing a clean stop writes. Raises OSError."""
         checkpoints.write_clean_shutdown(self.files, self.path, broker_epoch)
 
-    def tell_apart(self, log: Log, older: Iterable[LeftLog], sync: bool) -> None:
-        """Writes whose log a new one is, and before that which `older` ones of its topic it does
-        without: of two logs with one id the mark alone says which counts. `sync`: the mark is
-        durable; the id is with `sync_names`. Raises OSError.
-        """
-        if older:
-            mark_made_anew(self.files, log.directory, older, sync)
+    def write_topic_id(self, log: Log) -> None:
+        """Writes whose log a new one is; `sync_names` makes it durable. Raises OSError."""
         if log.topic_id is not None:
             checkpoints.write_partition_metadata(
                 self.files, log.directory, log.topic_id, sync=False
@@ -407,9 +400,8 @@ class LogDirectory:
                 ready = {waiting[row].topic_partition for row in range(len(waiting))}
                 checkpoints.drop_rows(self.files, self.path, ready)
             with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
-                self.tell_apart(log, self.made_anew.get(log, ()), sync=True)
+                self.write_topic_id(log)
                 self.unsynced_names.append(log)
-            self.made_anew.pop(log, None)
             # last: a log that comes before this needs no job of its own, one that comes after it
             # gets one
             waiting.popleft()

@@ -8,7 +8,8 @@ of a directory.
    not to a cordoned one. Two of different topic ids are found where a directory was away while a
    topic was deleted and made again (or its removal was lost with the power): the metadata settles
    which one counts. Two of one topic id are found where a replica left and came again while its
-   directory was offline: the later one counts (`made_anew.py`).
+   directory was offline: the newer one counts (`future_logs.newer_of`), the other is kept as a
+   stray. Kafka refuses to start with both.
 2. Loading, syncs, checkpoints and removal of files run on the directory's disk worker. Here the
    reactor waits for the disk only at the start, to make or rename a log, and at the very end of a
    stop.
@@ -54,7 +55,7 @@ from twisted_broker.log.errors import (
     is_out_of_descriptors,
 )
 from twisted_broker.log.free_space import FreeSpace
-from twisted_broker.log.future_logs import LONGEST_NAME, one_that_counts
+from twisted_broker.log.future_logs import LONGEST_NAME, newer_of, one_that_counts
 from twisted_broker.log.log import Log
 from twisted_broker.log.log_directories import LogDirectories
 from twisted_broker.log.log_directory import (
@@ -65,7 +66,6 @@ from twisted_broker.log.log_directory import (
 )
 from twisted_broker.log.log_moves import LogMoves
 from twisted_broker.log.log_upkeep import LogUpkeep
-from twisted_broker.log.made_anew import LeftLog, is_made_anew, left, unmark_made_anew
 from twisted_broker.log.meta_properties import read_meta_properties
 from twisted_broker.periodic import PeriodicTasks
 from twisted_broker.settings import INT_MAX
@@ -137,9 +137,8 @@ class LogManager:
         self.preferred: dict[TopicPartition, str] = {}
         """directories asked for before their replicas are here; for partitions of the cluster"""
         self._rivals: list[Log] = []
-        self._outdated: list[tuple[Log, Log]] = []
         """those of them that go in any case, each with the log that was made anew"""
-        self._left: dict[TopicPartition, list[LeftLog]] = {}
+        self._left: set[TopicPartition] = set()
         """logs that were to be deleted while their directories were offline: each once, so at most
         as many as these directories held as they failed, for they take no other in this process
         """
@@ -303,63 +302,20 @@ class LogManager:
                 ids == {None} and 0 in (log.log_end_offset, other.log_end_offset)
             )
             if not may_be_rivals or (None in ids and one_that_counts(log, other) is not None):
-                if len(ids) == 1 and self._take_made_anew(directory, log, other):
+                if None in ids or one_that_counts(log, other) is not None:
+                    self.moves.finish_swap(directory, log, other)
                     return
-                self.moves.finish_swap(directory, log, other)
+                # No move: the replica left and came again while one of them was offline.
+                self.attach(directory, log)
+                kept = newer_of(log, other)
+                self.take_place(kept)
+                self._rivals.append(other if kept is log else log)
                 return
         self.attach(directory, log)
         if other is None:
             self.logs[log.topic_partition] = log
         else:
             self._rivals.append(log)
-
-    def _take_made_anew(self, directory: LogDirectory, log: Log, other: Log) -> bool:
-        """Whether one of two logs was made while the other was offline. That one stays; the other
-        goes when all are loaded.
-        """
-        if one_that_counts(log, other) is not None:
-            return False  # a move that began later
-        if is_made_anew(log, other):
-            kept, outdated = log, other
-        elif is_made_anew(other, log):
-            kept, outdated = other, log
-        else:
-            return False
-        self.attach(directory, log)
-        self.take_place(kept)
-        self._rivals.append(outdated)
-        self._outdated.append((outdated, kept))
-        return True
-
-    def _set_outdated_aside(self) -> None:
-        outdated, self._outdated = self._outdated, []
-        for log, kept in outdated:
-            self._rivals.remove(log)
-            self._lines.warn(
-                "log renamed to *-stray and kept: its replica left while its directory was offline",
-                partition=log.topic_partition,
-                directory=log.directory,
-            )
-            source = self.directories.of(log)
-            self.set_log_aside(log, STRAY_SUFFIX)
-            self._sync_outdated(source, kept)
-
-    def _sync_outdated(self, source: LogDirectory, kept: Log) -> None:
-        """The mark goes when a loss of power cannot bring the old log back."""
-
-        def unmark() -> None:
-            self.directories.submit(
-                self.directories.of(kept),
-                lambda: unmark_made_anew(self.runtime.files, kept.directory),
-                unmark,
-            )
-
-        self.directories.submit(
-            source,
-            lambda: self.runtime.files.sync_directory(source.path),
-            lambda: self._sync_outdated(source, kept),
-            unmark,
-        )
 
     def attach(self, directory: LogDirectory, log: Log) -> None:
         """Puts it online."""
@@ -403,10 +359,16 @@ class LogManager:
             if current is not None and claim(log) > claim(current):
                 self.take_place(log)
                 log = current
-            self.set_log_aside(log, DELETE_SUFFIX if is_removed(log) else STRAY_SUFFIX)
+            suffix = DELETE_SUFFIX if is_removed(log) else STRAY_SUFFIX
+            if suffix == STRAY_SUFFIX:
+                self._lines.warn(
+                    "log renamed to *-stray and kept: another directory has the log that counts",
+                    partition=log.topic_partition,
+                    directory=log.directory,
+                )
+            self.set_log_aside(log, suffix)
 
     def _loaded(self, _: object) -> None:
-        self._set_outdated_aside()
         self.moves.all_loaded()
         if not self.directories.online():
             causes = [directory.failed for directory in self.directories.by_path.values()]
@@ -512,20 +474,16 @@ class LogManager:
         config: LogConfig,
     ) -> Log:
         directory.forget_rows(topic_partition)
-        older = self._left.get(topic_partition, ())
-        behind = [each for each in older if each.topic_id == topic_id]
         try:
             log = directory.create(topic_partition, topic_id, config, self.runtime.wall_ms())
-            if older:
-                self._tell_apart(directory, log, behind)
+            if topic_partition in self._left:
+                self._tell_apart(directory, log)
         except OSError as error:
             raise self.directories.refusal(directory, error) from error
         self._take(directory, log)
         if self._counted == len(self.logs) - 1:
             self._counts[directory.path] += 1
             self._counted += 1
-        if behind:
-            directory.made_anew[log] = behind
         directory.without_id.append(log)
         # One job writes the ids of all that are made in this turn.
         if len(directory.without_id) == 1:
@@ -533,13 +491,13 @@ class LogManager:
         self._sync_names_soon(directory)
         return log
 
-    def _tell_apart(self, directory: LogDirectory, log: Log, behind: Iterable[LeftLog]) -> None:
+    def _tell_apart(self, directory: LogDirectory, log: Log) -> None:
         """For a kill, at once: where older logs of the name are out of reach this may not wait for
         a stalled disk worker, as `write_topic_ids` does. With both back, nobody would know which
         one counts. Raises OSError.
         """
         try:
-            directory.tell_apart(log, behind, sync=False)
+            directory.write_topic_id(log)
         except OSError:
             log.release_files()
             raise
@@ -601,7 +559,7 @@ class LogManager:
         self.moves.drop(topic_partition)
         log = self.logs.get(topic_partition)
         if log is not None and self.directories.of(log).failed is not None:
-            self._left.setdefault(topic_partition, []).append(left(log))
+            self._left.add(topic_partition)
         self._set_aside(topic_partition, DELETE_SUFFIX)
 
     def is_set_aside(self, log: Log) -> bool:

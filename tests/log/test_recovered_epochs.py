@@ -145,3 +145,27 @@ def test_a_base_offset_flipped_onto_the_next_segments() -> None:
     copy.flip(0, 0, 7, 0)
     copy.recovered(1)
     assert copy.left.size(path_of(0)) == size
+
+
+@pytest.mark.parametrize("epoch", [-1, 0, 3])
+@pytest.mark.parametrize("flipped", [-(1 << 31), -2, -17])
+def test_an_epoch_below_none_is_damage(epoch: int, flipped: int) -> None:
+    """RL 3.6: -1 is of a broker that knew no epochs; what is below it nobody wrote. Recovery
+    ends the log there, as at a bad byte (seed 450931).
+    """
+    disk = SimDisk(1)
+    log = open_log(disk)
+    for number in range(4):
+        data = bytearray(batch(b"%d" % number))
+        set_offsets_and_epoch(data, number, epoch)
+        log.append_as_follower(bytes(data), epoch, NOW_MS)
+    path, position = log.segments.active.log.path, log.segments.active.position_of(2)
+    log.close()
+    whole = open_log(disk)
+    assert whole.log_end_offset == 4 and whole.dropped_at_load is None
+    whole.segments.close()
+    disk.damage(path, position + 12, flipped.to_bytes(4, "big", signed=True))
+    found = open_log(disk)
+    assert found.log_end_offset == 2
+    assert found.dropped_at_load is not None and "from offset 2 on" in found.dropped_at_load
+    assert found.leader_epochs.entries() == ([] if epoch < 0 else [(epoch, 0)])

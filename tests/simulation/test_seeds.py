@@ -116,15 +116,13 @@ def test_a_lone_broker() -> None:
     assert text.endswith(conclusion(30, 1)), text
 
 
-FAILED_ONCE = [29, 198, 330775, 340014, 340072, 350446, 360102, 360398]
-FAILED_ONCE += [370247, 370408, 370638, 370744, 370767, 370998]
-FAILED_ONCE += [400976, 401834, 402395, 403406, 404430, 410510, 421226, 421579]
-FAILED_ONCE += [421099, 430638, 441912, 445047, 447959, 449607, 450799, 450888]
-FAILED_ONCE += [450931, 452797, 453247, 458766, 459736, 802078, 9323, 920040]
-FAILED_ONCE += [941040, 941430, 952198, 952451, 953262, 953374, 970392, 971015]
-FAILED_ONCE += [971984, 972067, 974158, 981710, 982703, 1021144, 1031171, 1031664]
-FAILED_ONCE += [1031776, 1033570, 1034478, 1060592, 1076734, 1081734, 1092326]
-FAILED_ONCE += [1100559, 1120280, 1122461, 2000471]
+FAILED_ONCE = [29, 198, 330775, 340014, 340072, 350446, 360102, 360398, 370247, 370408]
+FAILED_ONCE += [370638, 370767, 370998, 400976, 401834, 402395, 403406, 404430, 410510]
+FAILED_ONCE += [421226, 421579, 421099, 430638, 445047, 447959, 449607, 450799, 450888]
+FAILED_ONCE += [452797, 453247, 458766, 459736, 802078, 9323, 920040, 941040, 941430]
+FAILED_ONCE += [952198, 952451, 953262, 953374, 970392, 971015, 972067, 974158, 981710]
+FAILED_ONCE += [982703, 1021144, 1031171, 1031664, 1031776, 1033570, 1034478, 1060592]
+FAILED_ONCE += [1076734, 1081734, 1100559, 1120280, 1122461, 2000471]
 
 
 @pytest.mark.more
@@ -140,73 +138,65 @@ def test_seeds_that_failed_once(seed: int) -> None:
     power then took the id. 350446: a loss of power took what `__transaction_state` had, so an epoch
     of a producer was given twice; its second batch 0 was answered as its first. 360102: the
     simulated operator shortened the file of a process that had started meanwhile. 360398: an
-    unclean election cut a log to an offset below which its cleaner had left nothing.
-    370247: a topic was made before a member of the core had joined. 370408: what was saved for one
-    damage of the metadata lay among what was saved for the next. 370638: a deposed leader's last
-    records were taken for committed ones. 370744: a bit of a batch's leader epoch flipped beside
-    damaged metadata. 370767: an emptied marker tells a follower nothing. 370998: a flipped bit made
-    one cluster id of another, and the controller decided on. 400976: a controller that was set back
-    granted an epoch that the broker's metadata was beyond, and it led by that metadata. 401834: of
-    a connection that was cut, a later piece arrived. 402395: a name of a deleted log came back in
-    its successor. 403406: a loss of power brought back what was truncated, below a high watermark.
-    404430: a replica copied a log after a tombstone's time. 410510: after a clean restart a marker
-    above the high watermark decides, as in Kafka. 421226, 421579: a produce that waited was
-    answered by the topic that was made in place of its own. 421099: no topic could be made, since
-    its third replica's broker never registered. 430638: a cleaner was killed between two groups of
-    segments, and what took the place of the first one's records lay in the second. 441912: a bit of
-    a base offset flipped in a compacted log, where a hole is no sign, and that log was elected.
+    unclean election cut a log to an offset below which its cleaner had left nothing. 370247: a
+    topic was made before a member of the core had joined. 370408: what was saved for one damage of
+    the metadata lay among what was saved for the next. 370638: a deposed leader's last records were
+    taken for committed ones. 370767: an emptied marker tells a follower nothing. 370998: a flipped
+    bit made one cluster id of another, and the controller decided on. 400976: a controller that was
+    set back granted an epoch that the broker's metadata was beyond, and it led by that metadata.
+    401834: of a connection that was cut, a later piece arrived. 402395: a name of a deleted log
+    came back in its successor. 403406: a loss of power brought back what was truncated, below a
+    high watermark. 404430: a replica copied a log after a tombstone's time. 410510: after a clean
+    restart a marker above the high watermark decides, as in Kafka. 421226, 421579: a produce that
+    waited was answered by the topic that was made in place of its own. 421099: no topic could be
+    made, since its third replica's broker never registered. 430638: a cleaner was killed between
+    two groups of segments, and what took the place of the first one's records lay in the second.
     445047: a topic was made while all of the core was still fenced. 447959: a loss of power brought
     back a deleted replica, empty and without its id, in another directory than its successor's.
     449607: a follower's batches were written, the file of their index entries could not be opened.
     450888: of two batches sent together to a leader that did not know their producer any more the
     second was taken, and acknowledged, before the first. 452797: a leader that an unclean election
-    had deposed acknowledged what none of those had that lead after it.
-    450799: a replica copied a log after the time of a marker, and held what that had aborted.
-    450931: the sign of a batch's leader epoch flipped. 453247: the recovery point was at the end of
-    a preallocated segment when that was trimmed; a loss of power brought the tail back.
-    458766: a producer's epoch that was not committed yet let the cleaner take the marker that alone
-    held the one before; a loss of power took the newer one. 459736: a broker whose copy of the
-    metadata was not written any more was started again, knew too little, and followed an older
-    controller.
-    802078: a deposed leader saw a batch of the next instance of a producer before one of the last.
-    9323: a follower's read was idle some calls longer than its partition's directory was there.
-    920040: a controller committed something, told a broker, and ended, in one call: its disk was
-    full. 941040: all that was acknowledged was lost to unclean elections before anybody read it,
-    and the producers ended too soon for more. 941430: a process that ran before the metadata was
-    rebuilt refused it, and its machine had another one when the operator looked.
+    had deposed acknowledged what none of those had that lead after it. 450799: a replica copied a
+    log after the time of a marker, and held what that had aborted. 453247: the recovery point was
+    at the end of a preallocated segment when that was trimmed; a loss of power brought the tail
+    back. 458766: a producer's epoch that was not committed yet let the cleaner take the marker that
+    alone held the one before; a loss of power took the newer one. 459736: a broker whose copy of
+    the metadata was not written any more was started again, knew too little, and followed an older
+    controller. 802078: a deposed leader saw a batch of the next instance of a producer before one
+    of the last. 9323: a follower's read was idle some calls longer than its partition's directory
+    was there. 920040: a controller committed something, told a broker, and ended, in one call: its
+    disk was full. 941040: all that was acknowledged was lost to unclean elections before anybody
+    read it, and the producers ended too soon for more. 941430: a process that ran before the
+    metadata was rebuilt refused it, and its machine had another one when the operator looked.
     952198: a bit of the controller's newest batches flipped, and a loss of power took the mark that
     says how far it was synced. 953262: a replica of a compacted topic kept a hole while nobody led,
     and after another was elected, too. 953374: a coordinator that was cut off answered from its
-    memory.
-    970392: descriptors were short at a clean stop, which failed a log that nobody was served from.
-    971015: a leader refused a batch whose index entry found no descriptor, and wrote another one of
-    that offset and epoch over it; a loss of power brought the first back.
-    971984: a bit of a checkpointed high watermark flipped, and retention trusted it. 972067: what
-    an idempotent producer had written was deleted, a replica began behind it and was elected, and
-    knew nothing of the batch that came again. 974158: a cleaner took what a transaction had
+    memory. 970392: descriptors were short at a clean stop, which failed a log that nobody was
+    served from. 971015: a leader refused a batch whose index entry found no descriptor, and wrote
+    another one of that offset and epoch over it; a loss of power brought the first back. 972067:
+    what an idempotent producer had written was deleted, a replica began behind it and was elected,
+    and knew nothing of the batch that came again. 974158: a cleaner took what a transaction had
     replaced whose marker was above the high watermark, since a snapshot of producers told that it
     was decided. 981710: an epoch of a producer was given twice, and its batch to a compacted topic
     answered as one of the first's. 982703: a replica copied a log after a marker was emptied, and
     took the producer's next marker for it. 1021144: where descriptors were short the mark of how
     far the controller's log was synced stayed, and a flipped bit above it was taken for a torn
     tail. 1031171: over a slow connection a broker's metadata was never at the controller's end,
-    which had a new snapshot in each round trip, so it never began to serve. 1031664:
-    a truncation that left nothing of the active segment was not synced, and a loss of power after a
-    clean stop brought back the records, but not their leader epochs. 1031776: a replica left and
-    came again while its log's directory was offline; the start that found both logs was refused for
-    good. 1033570: a copy of a refused ISR expansion came on a connection that its leader had given
-    up, and was granted when its leader had committed without the replica. 1034478: an unclean
-    election cut a log where its cleaner had left nothing below, and nothing was written to it
-    again. 1060592: the directory was lost that alone told a controller that its metadata were an
-    older copy. 1076734: an epoch of a producer was given twice, its batch was answered as one
-    of the first's, and both answers were taken for what lies there. 1081734:
-    a controller that had lost both of its directories formatted them for a new cluster, and the
-    simulated operator put one right only. 1092326: a flipped bit in a leader-epoch checkpoint made
-    recovery take a segment for what a lost truncation had left. 1100559: a leader that cleaned a
-    log late took a tombstone, whose time was over, with what it deleted, amid a reader's pass.
-    1120280: a copy that had taken a damaged one's place lost what it held, and only its end was
-    known when the controller became an older one. 1122461: a leader that did not know yet of an
-    unclean election deleted what it had committed for itself.
+    which had a new snapshot in each round trip, so it never began to serve. 1031664: a truncation
+    that left nothing of the active segment was not synced, and a loss of power after a clean stop
+    brought back the records, but not their leader epochs. 1031776: a replica left and came again
+    while its log's directory was offline; the start that found both logs was refused for good.
+    1033570: a copy of a refused ISR expansion came on a connection that its leader had given up,
+    and was granted when its leader had committed without the replica. 1034478: an unclean election
+    cut a log where its cleaner had left nothing below, and nothing was written to it again.
+    1060592: the directory was lost that alone told a controller that its metadata were an older
+    copy. 1076734: an epoch of a producer was given twice, its batch was answered as one of the
+    first's, and both answers were taken for what lies there. 1081734: a controller that had lost
+    both of its directories formatted them for a new cluster, and the simulated operator put one
+    right only. 1100559: a leader that cleaned a log late took a tombstone, whose time was over,
+    with what it deleted, amid a reader's pass. 1120280: a copy that had taken a damaged one's place
+    lost what it held, and only its end was known when the controller became an older one. 1122461:
+    a leader that did not know yet of an unclean election deleted what it had committed for itself.
     2000471: two logs of one name had no topic id, for both disk workers stood still until the kill,
     and the broker did not start with both.
     """

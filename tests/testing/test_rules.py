@@ -378,9 +378,7 @@ def test_what_a_deposed_leader_committed_counts_once_it_is_elected_uncleanly() -
     line = truth.line(KEY)
     truth.deletions[truth.names.setdefault(KEY, NAME)] = 1
     sim = SimpleNamespace(now=1.0)
-    node: Any = SimpleNamespace(
-        name="n1", incarnation=1, has_flipped_marks=False, disk=None, world=SimpleNamespace(sim=sim)
-    )
+    node: Any = SimpleNamespace(name="n1", incarnation=1, disk=None, world=SimpleNamespace(sim=sim))
     seen = leading(2, (1,), 1)
     seen.log_start, seen.isr_state, seen.min_isr = 0, seen.partition.isr_state, 1
     seen.log.set_high_watermark(1)
@@ -459,7 +457,7 @@ def test_the_log_start_is_not_above_what_was_committed() -> None:
     retention deletes that (simulation, seed 1122461); nothing that others have is excused by it.
     """
     checker, line = after_an_unclean_election(top=0)
-    node: Any = SimpleNamespace(name="n1", has_flipped_marks=False)
+    node: Any = SimpleNamespace(name="n1")
     for epoch, is_broken in ((2, False), (3, True)):
         seen = with_log_start(1, epoch)
         node.name = f"n{epoch}"
@@ -485,7 +483,7 @@ def test_what_a_deposed_leader_deleted_for_itself_is_there_after_a_restart() -> 
     no such excuse, nor has the same one further up.
     """
     checker, line = after_an_unclean_election(top=0)
-    one, two = (SimpleNamespace(name=name, has_flipped_marks=False) for name in ("n1", "n2"))
+    one, two = (SimpleNamespace(name=name) for name in ("n1", "n2"))
     look: Any = checker._log_start_moved
     look(one, with_log_start(1, 2), "n1")
     look(one, with_log_start(1, 3), "n1")
@@ -500,7 +498,7 @@ def test_what_a_deposed_leader_deleted_for_itself_is_there_after_a_restart() -> 
 def test_what_a_deposed_leader_deleted_counts_once_it_follows() -> None:
     """All of it was committed before: it stays so when this replica leads again."""
     checker, line = after_an_unclean_election(top=1)
-    node: Any = SimpleNamespace(name="n1", has_flipped_marks=False)
+    node: Any = SimpleNamespace(name="n1")
     seen = with_log_start(1, 2)
     checker.state_changed(node, seen, leads=False)
     assert seen.log_start == 1 and not line.deleted_upto

@@ -41,13 +41,6 @@ from twisted_broker.log.checkpoints import (
 )
 from twisted_broker.log.crash_cleanup import base_offset_of
 from twisted_broker.log.errors import CheckpointError
-from twisted_broker.log.flipped_epoch import (
-    EpochStart,
-    flipped_epoch,
-    flipped_epochs,
-    may_be_flipped,
-    start_of_last_epoch,
-)
 from twisted_broker.topic_names import METADATA_DIRECTORY
 from twisted_broker.wire.batch_header import LENGTH_AT
 from twisted_broker.wire.control_batch import LEADER_CHANGE
@@ -221,31 +214,22 @@ def check_logs(image: MetadataImage, logs: Iterable[Log]) -> None:
     """Whether an image is as new as the logs beside it. MetadataDamage where records were written
     in a leader epoch that it does not know yet.
     """
-    found: list[tuple[Log, int, EpochStart]] = []
     for log in logs:
         topic = image.topics_by_id.get(log.topic_id or b"")
         state = topic.partitions.get(log.topic_partition.partition) if topic is not None else None
-        if state is not None and log.leader_epochs.latest_epoch > state.leader_epoch:
-            # As the batch has it: the checkpoint of epochs alone may be damaged.
-            start = start_of_last_epoch(log)
-            if start is not None and start.epoch > state.leader_epoch:
-                found.append((log, state.leader_epoch, start))
-    if not found:
-        return
-    log, known, start = found[0]
-    or_flipped = ""
-    if len(found) == 1:
-        or_flipped = f". {flipped_epoch(log.directory, start)}"
-    # Nobody drops records of elections that took place. Of several logs that are ahead, one epoch
-    # that no flipped bit can have made proves that the metadata is older.
-    elif all(may_be_flipped(each, begins, newest) for each, newest, begins in found):
-        or_flipped = f". {flipped_epochs([(each.directory, begins) for each, _, begins in found])}"
-    raise MetadataDamage(
-        log.directory,
-        f"it has records of leader epoch {start.epoch}, the metadata on this node knows epoch "
-        f"{known} only: {METADATA_DIRECTORY} is an older copy; nothing was deleted. Put the newer "
-        f"one back, or rebuild it: {recover_hint()}{or_flipped}",
-    )
+        if state is None or log.log_end_offset == log.log_start_offset:
+            continue
+        # Of the last record: an epoch that began without one may be on the disk before the record
+        # of its election.
+        newest = log.leader_epochs.epoch_for_offset(log.log_end_offset - 1)
+        if newest > state.leader_epoch:
+            raise MetadataDamage(
+                log.directory,
+                f"it has records of leader epoch {newest}, the metadata on this node knows epoch "
+                f"{state.leader_epoch} only: {METADATA_DIRECTORY} is an older copy; nothing was "
+                f"deleted. Put the newer one back, or rebuild it: {recover_hint()}; where the "
+                f"metadata is no older copy, move {log.directory} away",
+            )
 
 
 def check_metadata(

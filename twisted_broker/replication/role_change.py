@@ -39,7 +39,6 @@ from twisted_broker.image.metadata_image import (
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.checkpoints import read_partition_metadata
 from twisted_broker.log.errors import CheckpointError, LogDirFailure, OutOfDescriptors
-from twisted_broker.log.flipped_epoch import flipped_epoch, start_of_last_epoch
 from twisted_broker.log.gaps import resolve_gap
 from twisted_broker.replication import directory_moves
 from twisted_broker.replication.partition.partition import Partition
@@ -333,15 +332,10 @@ def _make_leader(
             # The retry of a role came from the newest metadata, before the pieces of a large delta
             # that still wait: an older epoch in this piece is no sign of an older controller.
             return
-        try:
-            begins = start_of_last_epoch(log)
-        except OSError:
-            # The line comes without the place then.
-            begins = None
         reason = older_metadata(
             newest,
             f"the metadata makes it leader at epoch {state.leader_epoch}",
-            flipped_epoch(log.directory, begins),
+            log.directory,
         )
         partition.following_failed(reason, replicas.runtime.now_ms())
         partition.fail(reason)

@@ -37,7 +37,6 @@ from twisted.logger import Logger
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.log.append_info import LogAppendInfo
 from twisted_broker.log.errors import LogFailure, OutOfDescriptors
-from twisted_broker.log.flipped_epoch import flipped_epoch
 from twisted_broker.log.missed_markers import MarkersMissed, ProducersUnknown
 from twisted_broker.log.write_ahead import LONG_BYTES, portions
 from twisted_broker.replication.fetcher.fetch_session_handler import (
@@ -211,8 +210,8 @@ class Fetcher:
                 # Following would truncate records that a newer leader may have committed.
                 if latest_epoch > initial.leader_epoch:
                     reason = f"its leader leads at epoch {initial.leader_epoch}"
-                    remedy = flipped_epoch(f"its directory {topic_partition}", None)
-                    text = older_metadata(latest_epoch, reason, remedy)
+                    directory = f"its directory {topic_partition}"
+                    text = older_metadata(latest_epoch, reason, directory)
                     self.partition_failed(topic_partition, text)
             except BrokerError as error:
                 _logger.error(

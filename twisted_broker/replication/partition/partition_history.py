@@ -230,14 +230,13 @@ class PartitionHistory:
         self.failure = FollowingFailure(reason, now_ms)
 
 
-def older_metadata(newest_epoch: int, reason: str, remedy: str) -> str:
-    """Why a replica whose log is ahead of the metadata neither leads nor follows. `remedy`: what to
-    do if a flipped bit made the epoch (`log.flipped_epoch`).
-    """
+def older_metadata(newest_epoch: int, reason: str, directory: str) -> str:
+    """Why a replica whose log is ahead of the metadata neither leads nor follows."""
     return (
         f"its log has records of leader epoch {newest_epoch}, but {reason}: the controller's "
         "metadata is older than this replica (restored from an older copy?); nothing is "
-        f"truncated. {remedy}"
+        f"truncated. Where it is no older copy, stop the broker and move {directory} away, so that "
+        "the replica is made anew from its leader"
     )
 
 

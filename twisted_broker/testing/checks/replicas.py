@@ -176,9 +176,7 @@ class ReplicaChecker:
             # It knows now, and was not told to truncate yet; it may have been restarted meanwhile.
             self._own_starts[node.name, key] = seen.log_start = start
             return
-        # A bit of a checkpointed high watermark that flipped: until the leader tells the true one,
-        # retention trusts it, as Kafka's does, and takes what it would take once it is committed.
-        if start > line.top and not node.has_flipped_marks:
+        if start > line.top:
             raise Violation(f"{where}: the log start is {start}, only {line.top} was committed")
         if start > self.truth.may_delete_upto(key):
             raise Violation(f"{where}: the log start is {start}, but nobody asked for that")

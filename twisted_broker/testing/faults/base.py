@@ -1,6 +1,6 @@
 """What all faults share: the machines they may hit, their randomness and clock, and the repair.
 
-Owns `FaultInjector`, `MOST_EPOCHS`. A fault is a function `(injector, node)`: it hits a machine
+Owns `FaultInjector`. A fault is a function `(injector, node)`: it hits a machine
 now, and schedules the repair, which runs even when all faults have ended meanwhile. Not here: which
 fault comes when (`testing/sim/fault_schedule.py`).
 """
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
         TransactionMarkerSender,
     )
     from twisted_broker.testing.sim.member import Member
-
-MOST_EPOCHS = 1_000
-"""No run has so many elections: a leader epoch above it is a flipped bit."""
 
 
 class FaultInjector:

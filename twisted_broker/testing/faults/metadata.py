@@ -21,7 +21,6 @@ Not here: a broker's copy (`faults/storage.py`), errors of the disk (`faults/dis
 from __future__ import annotations
 
 import posixpath
-import re
 from collections.abc import Callable
 
 from twisted_broker.cluster.metadata_check import MetadataDamage, read_applied
@@ -40,7 +39,7 @@ from twisted_broker.log.errors import CheckpointError
 from twisted_broker.log.log_directory import LogDirMismatch
 from twisted_broker.log.meta_properties import NAME as META_PROPERTIES
 from twisted_broker.log.meta_properties import read_meta_properties
-from twisted_broker.testing.faults.base import MOST_EPOCHS, FaultInjector
+from twisted_broker.testing.faults.base import FaultInjector
 from twisted_broker.testing.sim.disk import SimDisk
 from twisted_broker.testing.sim.node import CLUSTER_ID, SimNode
 from twisted_broker.topic_names import METADATA_DIRECTORY
@@ -50,7 +49,6 @@ _METADATA = f"{_LOG_DIRECTORY}/{METADATA_DIRECTORY}"
 _RESCUED = "/rescued"
 _CONTROLLER = "n1"
 _REMEDY = "`replog metadata recover"
-_EPOCH = re.compile(r"records of leader epoch (\d+)")
 _LOOK_SECONDS, _LOOKS = 0.02, 500
 # Old enough that each broker synced what it copied meanwhile, and noted how far it applied it.
 _AGE_SECONDS = 14.0
@@ -229,12 +227,7 @@ class _Rescue:
     def _attend(self) -> None:
         """Looks after the nodes until all went well for a while."""
         node, nodes = self._node, self._injector.cluster.nodes.values()
-        said = [
-            (each.name, *refusal)
-            for each in nodes
-            for refusal in each.refusals
-            if not _is_of_a_flip(refusal.why)
-        ]
+        said = [(each.name, *refusal) for each in nodes for refusal in each.refusals]
         for each in nodes:
             each.refusals.clear()
         remedies = [each for each in said if _REMEDY in each[2]]
@@ -345,14 +338,6 @@ def _is_of_another_cluster(disk: SimDisk, path: str) -> bool:
     except (CheckpointError, OSError):
         return False
     return found is not None and found.cluster_id not in (None, CLUSTER_ID)
-
-
-def _is_of_a_flip(why: str) -> bool:
-    """Whether a bit of a batch's leader epoch flipped, too: that many elections no run has. What is
-    done then is not of the metadata (`_drop_flipped_epochs` in `sim/run.py`).
-    """
-    found = _EPOCH.search(why)
-    return found is not None and int(found[1]) > MOST_EPOCHS
 
 
 def _is_alone(controller: SimNode) -> bool:

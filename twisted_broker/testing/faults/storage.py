@@ -1,15 +1,13 @@
 """Faults of what is stored, and of its room: bits flip, directories are lost, a disk stays full, no
 file can be opened.
 
-Owns those faults (`faults/base.py` says what a fault is), `CHECKED`, and `makes_a_likely_epoch`.
+Owns those faults (`faults/base.py` says what a fault is), `CHECKED`, and `is_in_head`.
 
 1. Bits flip, and directories go, while no process runs, after an unclean stop: the replicas of the
    machine leave their ISRs, so what others hold is not lost with them.
-2. Bits flip only where a checksum, or the format, shows it: `CHECKED`. Kafka's checkpoints of
-   offsets and epochs are plain numbers, and a segment below the recovery point is trusted until it
-   is read; a flip there is found by `replog verify`, by no running broker. The base offset of a
-   batch has no checksum, but leaves a hole, which shows it in all but compacted logs. Nor has its
-   leader epoch: what shows it is an epoch that nobody can have led.
+2. Bits flip only where a checksum, or the format, shows it: `CHECKED`. Kafka promises nothing for
+   others: base offset and leader epoch of a batch, checkpoints of offsets and epochs, a segment
+   below the recovery point. A flip there is found by `replog verify`, by no running broker.
 3. What the controller needs is spared: its damage has a fault of its own (`faults/metadata.py`).
 
 Source: RELIABILITY 6.2. Not here: errors of single operations (`faults/disk.py`).
@@ -22,11 +20,11 @@ from errno import EMFILE
 
 from twisted_broker.cluster import last_batch
 from twisted_broker.cluster.metadata_check import known_end, read_applied
-from twisted_broker.testing.faults.base import MOST_EPOCHS, FaultInjector
-from twisted_broker.testing.faults.unchecked import batch_positions
+from twisted_broker.testing.faults.base import FaultInjector
 from twisted_broker.testing.sim.disk_faults import Fault
 from twisted_broker.testing.sim.node import SimNode
-from twisted_broker.topic_names import INTERNAL_TOPICS, METADATA_DIRECTORY
+from twisted_broker.topic_names import METADATA_DIRECTORY
+from twisted_broker.wire.records import LOG_OVERHEAD
 
 CHECKED = {
     "log": "the active segment: each batch has a checksum, and is checked after an unclean stop",
@@ -37,7 +35,7 @@ CHECKED = {
     "metadata": "what is in a broker's copy has checksums",
 }
 _CONTROLLER = "n1"
-_EPOCH_AT = 12
+_HEAD_BYTES = 16  # base offset, length, leader epoch: outside a batch's checksum
 
 
 def flip(injector: FaultInjector, node: SimNode) -> None:
@@ -65,33 +63,24 @@ def _flip(injector: FaultInjector, node: SimNode) -> None:
         path = injector.random.choice(paths)
         data = node.disk.nodes[path].data
         position = injector.random.randrange(len(data))
-        if kind == "log" and _is_compacted(path, injector):
-            position += 8 * _is_in_base_offset(position, data)  # the length, then
         bit = injector.random.randrange(8)
-        if kind == "log" and makes_a_likely_epoch(position, bit, data):
-            position += 5  # the checksum, then
+        if kind == "log" and is_in_head(position, data):
+            position += _HEAD_BYTES  # what the checksum covers, then
         node.disk.flip_bit(path, position, bit)
         injector.note(f"a bit of {path} on {node.name} flips")
         injector.struck(f"flip in {kind}")
 
 
-def _is_compacted(path: str, injector: FaultInjector) -> bool:
-    topic = posixpath.basename(posixpath.dirname(path)).rpartition("-")[0]
-    return topic in injector.compacted or topic in INTERNAL_TOPICS
-
-
-def _is_in_base_offset(position: int, data: bytearray) -> bool:
-    return any(begin <= position < begin + 8 for begin in batch_positions(data))
-
-
-def makes_a_likely_epoch(position: int, bit: int, data: bytearray) -> bool:
-    """Whether it is a batch's leader epoch, and becomes another that somebody may have led."""
-    for begin in batch_positions(data):
-        at = position - begin - _EPOCH_AT
-        if 0 <= at < 4:
-            epoch = bytearray(data[position - at : position - at + 4])
-            epoch[at] ^= 1 << bit
-            return 0 <= int.from_bytes(epoch, "big", signed=True) <= MOST_EPOCHS
+def is_in_head(position: int, data: bytearray) -> bool:
+    """Whether no checksum covers this byte of a segment."""
+    begin = 0
+    while begin + LOG_OVERHEAD <= len(data):
+        if begin <= position < begin + _HEAD_BYTES:
+            return True
+        length = int.from_bytes(data[begin + 8 : begin + LOG_OVERHEAD], "big")
+        if length <= 0:
+            return False
+        begin += LOG_OVERHEAD + length
     return False
 
 

@@ -25,7 +25,6 @@ from twisted_broker.testing.faults import (
     network,
     storage,
     triggered,
-    unchecked,
 )
 from twisted_broker.testing.faults.base import FaultInjector
 from twisted_broker.testing.sim.cluster import SimCluster
@@ -62,7 +61,6 @@ FAULTS: dict[str, Callable[[FaultInjector, SimNode], None]] = {
     "handover": triggered.handover,
     "starve": triggered.starve,
     "damage metadata": metadata.damage_metadata,
-    "flip unchecked": unchecked.flip_unchecked,
     "slow reads": disk.slow_reads,
     "slow writes": disk.slow_writes,
     "member joins": group.member_joins,
@@ -75,7 +73,6 @@ FAULTS: dict[str, Callable[[FaultInjector, SimNode], None]] = {
 
 STRUCK = [
     *(f"metadata: {name}" for name in metadata.DAMAGES),
-    *(f"unchecked: {name}" for name in unchecked.PLACES),
     *(f"flip in {name}" for name in storage.CHECKED),
     *machine.CLOCK_STEPS,
     "coordinator died",
@@ -83,7 +80,7 @@ STRUCK = [
     "markers came late",
 ]
 """What a fault says that it did, where it draws that."""
-OPERATED = ["metadata rebuilt", "meta.properties removed", "replica made anew after verify"]
+OPERATED = ["metadata rebuilt", "meta.properties removed"]
 """What an operator had to do about it."""
 
 WANTED: dict[str, str] = (

@@ -44,9 +44,7 @@ class Refusal(NamedTuple):
 
 
 class SimNode:
-    """One machine. `broker` is None while no process runs; `incarnation` counts processes;
-    `ended_because` is what the last process said that ended itself.
-    """
+    """One machine. `broker` is None while no process runs; `incarnation` counts processes."""
 
     def __init__(self, world: SimWorld, node_id: int, settings: Mapping[str, str]) -> None:
         self.world, self.node_id, self.name = world, node_id, f"n{node_id}"
@@ -62,11 +60,8 @@ class SimNode:
         """what it is started with; None: as its directory says"""
         self.suspect = False
         """its metadata is not the cluster's: an older copy, or none at all"""
-        self.has_flipped_marks = False
-        """a bit flipped in its checkpoint of high watermarks"""
         self.refusals: list[Refusal] = []
         """why processes did not start, or ended themselves; whoever attends to them clears it"""
-        self.ended_because = ""
         self.disk_delay_ms = QUICK_DISK_MS
         self.stalled = False
 
@@ -161,7 +156,6 @@ class SimNode:
             self.world.note(self.name, why)
             if not self.stopping:
                 self.refusals.append(Refusal(incarnation, why))
-            self.ended_because = why
             self.kill()
 
     def kill(self) -> None:

@@ -136,7 +136,7 @@ def _add_damages(options: Options) -> None:
         options.damages = [kind for kind in kinds if random.random() < 0.5]
         options.damage_seconds = random.choice((4.0, 8.0, 16.0))
     if random.random() < 0.4:
-        options.damages += ["flip unchecked"] * 2
+        options.damages += ["flip"] * 2
     if random.random() < 0.4:
         options.members = max(options.members, random.randint(2, 4))
         options.damages += [kind for kind in _GROUP_FAULTS if random.random() < 0.7]

@@ -16,7 +16,6 @@ Source: RELIABILITY 4; the simulations of FoundationDB and TigerBeetle. Not here
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -350,7 +349,6 @@ class Run:
         while not (notes.acked_records and notes.consumed_records) and sim.now < ends:
             sim.run_until(sim.now + 1.0)
             self._accept_loss()
-            self._drop_flipped_epochs()
 
     def _await_steady_state(self) -> str:
         """What is missing when the time for it is over."""
@@ -361,7 +359,6 @@ class Run:
             sim.run_until(sim.now + 2.0)
             missing = self.what_is_missing() or self._consumers_behind() or self._committed_behind()
             self._accept_loss()
-            self._drop_flipped_epochs()
             self._remake_replicas()
         return missing
 
@@ -425,26 +422,9 @@ class Run:
             self._operated = self.cluster.sim.now
             self._go(self._elect_uncleanly(lost))
 
-    def _drop_flipped_epochs(self) -> None:
-        """A broker does not start because of the leader epochs of batches, flipped bits perhaps:
-        the operator does what the line says.
-        """
-        for node in self.cluster.nodes.values():
-            found = re.findall(r"`truncate -s (\d+) ([^\s`]+)`", node.ended_because)
-            if not found or node.ready:
-                continue
-            node.ended_because = ""
-            for size, path in found:
-                if node.disk.exists(path) and node.disk.size(path) > int(size):
-                    if node.is_up:  # its supervisor started it once more meanwhile
-                        node.kill()
-                    self.reach.by_hand("flipped epoch dropped")
-                    node.disk.shorten(path, int(size))
-
     def _remake_replicas(self) -> None:
-        """A replica whose log is refused (a flipped bit in a leader epoch, which no checksum
-        covers; offsets missing) is made anew from its leader, as the line that refuses it
-        says; now and then, one machine at a time.
+        """A replica whose log is refused (offsets missing) is made anew from its leader, as the
+        line that refuses it says; now and then, one machine at a time.
         """
         if self.cluster.sim.now - self._operated <= _PATIENCE_SECONDS:
             return

@@ -538,19 +538,14 @@ def _described() -> Iterator[Allowed]:
         (".value", given, protocols),
         (f".synonyms.'{name}'/4", f"{{*value: {given}, source: 4}}", ABSENT),
     )
-    for name, value, default in (
-        ("controller.quorum.voters", "'1@127.0.0.1:*'", "''"),
-        ("broker.id", "'1'", "'1'"),
-    ):
-        yield from row(
-            "ours needs no voters where it is the controller"
-            if name.startswith("controller")
-            else "the older name of node.id, which alone is set",
-            name,
-            (".config_source", "4", "5"),
-            (".value", value, default),
-            (f".synonyms.'{name}'/4", f"{{*value: {value}, source: 4}}", ABSENT),
-        )
+    voters = "'1@127.0.0.1:*'"
+    yield from row(
+        "ours needs no voters where it is the controller",
+        "controller.quorum.voters",
+        (".config_source", "4", "5"),
+        (".value", voters, "''"),
+        (".synonyms.'controller.quorum.voters'/4", f"{{*value: {voters}, source: 4}}", ABSENT),
+    )
     for name, value in (
         ("controller.listener.names", "CONTROLLER"),
         ("node.id", "1"),
@@ -587,12 +582,10 @@ def _described() -> Iterator[Allowed]:
     for pattern in (
         "ssl.*",
         "sasl.*",
-        "listeners",
-        "listener.security.protocol.map",
         "principal.builder.class",
     ):
         yield from row(
-            "listeners, TLS and SASL stay as they are while a broker runs",
+            "most of TLS and SASL stays as it is while a broker runs",
             pattern,
             (".read_only", "False", "True"),
         )

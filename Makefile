@@ -81,7 +81,7 @@ audit: $(VENV)/.test ## known vulnerabilities of what is installed, by pip-audit
 	@$(BIN)/python -m tests.audit build/audit/bin/pip-audit
 
 unit: $(VENV)/.test ## tests on memory twins
-	$(BIN)/python -m pytest -m 'not clients and not spark and not long and not more'
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not clients and not spark and not long and not more'
 
 clients: $(VENV)/.test ## tests with real processes and stock clients
 	$(BIN)/python -m pytest -m 'clients and not long and not more'

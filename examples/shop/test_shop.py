@@ -67,7 +67,7 @@ def test_an_invoice_whose_answer_is_lost_is_written_once(kafka: Cluster, shop: S
 @THREE
 def test_a_careful_shop_outlives_the_leader_of_its_invoices(kafka: Cluster) -> None:
     kafka.topic("orders").produce(ORDERS[:2])
-    shopping = threading.Thread(target=careful, args=(kafka.bootstrap, len(ORDERS)))
+    shopping = threading.Thread(target=careful, args=(kafka.bootstrap, len(ORDERS)), daemon=True)
     shopping.start()
     kafka.wait_until(records("invoices") >= 2, within="30s")
     with kafka.leader("invoices", 0).killed():

@@ -460,8 +460,8 @@ def test_list_by_pattern() -> None:
 
 def test_list_while_loading_and_before_the_start() -> None:
     run = ApiRun()
-    run.store.commits = {0: Deferred()}
     run.begun(T0)
+    run.store.commits = {index: Deferred() for index in range(run.store.partitions)}
     run.lead_all(3)
     answer = run.call(ListTransactionsRequest(), 0)
     assert answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

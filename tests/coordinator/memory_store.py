@@ -33,6 +33,7 @@ class MemoryStore:
         self.max_message_bytes = 1_048_588
         self.held: list[tuple[Deferred[int], int]] | None = None
         self.commits: dict[int, Deferred[bool]] = {}
+        self.high_watermarks: dict[int, int] = {}
         self.reads = 0
         self.guards: list[Guard] = []
         self.on_read: Callable[[int], None] = lambda index: None
@@ -108,6 +109,10 @@ class MemoryStore:
 
     def bounds(self, index: int) -> tuple[int, int]:
         return self.starts.get(index, 0), self.ends.get(index, 0)
+
+    def high_watermark(self, index: int) -> int:
+        end = 0 if index in self.commits else self.ends.get(index, 0)
+        return self.high_watermarks.get(index, end)
 
     def committed(self, index: int) -> Deferred[bool]:
         return self.commits.get(index, succeed(True))

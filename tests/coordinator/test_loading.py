@@ -521,3 +521,147 @@ def test_what_was_read_for_nothing_goes_in_steps(monkeypatch, begins_anew):
     assert most <= coordinator_loader.FORGOTTEN_PER_STEP + 1  # one is in the reader's hands
     run.settle()
     assert len(run.listed()) == (count if begins_anew else 0)
+
+
+# before all is committed
+class Behind:
+    """A coordinator whose partition's last records are not committed: of "g" a later offset of one
+    partition, a tombstone of another, and an offset in a transaction; of `left` its last member's
+    leave; of `new` all there is. `stays` has nothing there.
+    """
+
+    def __init__(self) -> None:
+        self.left, self.stays, self.new = [
+            name for n in range(2000) if partition_for(name := f"n{n}", 50) == INDEX
+        ][:3]
+        run = BrokerRun()
+        member = run.stable(self.left)
+        run.stable(self.stays)
+        for place in range(4):
+            now(run.commit(OffsetToCommit("t", place, 10)))
+        self.store = run.store
+        self.store.high_watermarks[INDEX] = self.store.ends[INDEX]
+        for group, place, value in (("g", 0, 20), ("g", 1, None), (self.new, 0, 30)):
+            self.store.put(INDEX, batch([offset(group, place, value)]))
+        open_one = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+        self.store.put(INDEX, batch([offset("g", 2, 40)], is_transactional=True, **open_one))
+        run.coordinator.leave(self.left, [(member, None)])
+        run.settle()
+        run.coordinator.stop()
+        self.committed: Deferred[bool] = Deferred()
+        self.store.commits[INDEX] = self.committed
+        self.run = BrokerRun(self.store, run.clock, lead=False)
+        self.idle = len(run.clock.getDelayedCalls())
+
+    def load(self, epoch: int = 1) -> None:
+        self.run.coordinator.runtime.load(INDEX, epoch)
+        self.run.settle()
+
+    def pass_ms(self, milliseconds: int) -> None:
+        self.run.pass_ms(milliseconds)
+        self.run.settle()
+
+    def commit_all(self) -> None:
+        self.commit_all_in_steps()
+        self.run.settle()
+
+    def commit_all_in_steps(self) -> None:
+        """What follows of it comes with the turns."""
+        del self.store.commits[INDEX], self.store.high_watermarks[INDEX]
+        self.committed.callback(True)
+
+    def fetched(self, require_stable: bool = True, group: str = "g") -> list[int | E]:
+        wanted = [("t", place, bytes(16)) for place in range(4)]
+        found = self.run.coordinator.fetch_offsets(group, wanted, require_stable)
+        return [f.error or (f.committed.offset if f.committed else -1) for f in found]
+
+
+UNSTABLE = E.UNSTABLE_OFFSET_COMMIT
+
+
+def test_what_lies_below_the_high_watermark_is_read_and_the_rest_unstable():
+    """`CoordinatorLoaderImpl` reads up to the log end, and tells what is committed by the high
+    watermark. Before a second has passed it may well move.
+    """
+    behind = Behind()
+    behind.load()
+    behind.pass_ms(900)
+    with pytest.raises(BrokerError, match="COORDINATOR_LOAD_IN_PROGRESS"):
+        behind.fetched()
+    behind.pass_ms(100)
+    assert behind.fetched() == [UNSTABLE, UNSTABLE, UNSTABLE, 10]
+    with pytest.raises(BrokerError, match="COORDINATOR_LOAD_IN_PROGRESS"):
+        behind.fetched(require_stable=False)  # an acknowledged commit would be taken back
+    assert behind.fetched(group=behind.new) == [UNSTABLE, -1, -1, -1]
+    behind.pass_ms(3_600_000)
+    assert behind.fetched() == [UNSTABLE, UNSTABLE, UNSTABLE, 10]
+    behind.commit_all()
+    assert behind.fetched() == [20, -1, UNSTABLE, 10]
+    assert behind.fetched(group=behind.new) == [30, -1, -1, -1]
+
+
+def test_groups_are_told_as_they_were_committed_and_change_when_all_is():
+    """A group whose last record may be lost is not told; sessions begin when a heartbeat counts."""
+    behind = Behind()
+    behind.load()
+    behind.pass_ms(60_000)
+    coordinator = behind.run.coordinator
+    with pytest.raises(BrokerError, match="COORDINATOR_LOAD_IN_PROGRESS"):
+        coordinator.describe(behind.left)
+    assert coordinator.describe(behind.stays).state == "Stable"
+    assert not coordinator.runtime.is_loading and len(behind.run.listed()) == 4
+    assert coordinator.heartbeat(behind.stays, "m", None, 1) is E.NONE
+    assert now(behind.run.join(behind.stays)).error is E.COORDINATOR_LOAD_IN_PROGRESS
+    with pytest.raises(BrokerError, match="COORDINATOR_LOAD_IN_PROGRESS"):
+        behind.run.commit(OffsetToCommit("t", 0, 1))
+    ended = coordinator.complete_transaction(INDEX, 7, 0, 0, True)
+    assert now(ended) is E.NOT_LEADER_OR_FOLLOWER
+    behind.commit_all()
+    assert coordinator.describe(behind.left).state == "Empty"
+    assert coordinator.describe(behind.stays).state == "Stable"
+    assert now(coordinator.complete_transaction(INDEX, 7, 0, 0, True)) is E.NONE
+    assert behind.fetched() == [20, -1, 40, 10]
+    behind.pass_ms(11_000)
+    assert coordinator.describe(behind.stays).state == "Empty"
+
+
+def test_a_list_of_offsets_that_is_being_made_does_not_mix_the_two(monkeypatch):
+    """The steps of a long list may lie on both sides of the moment in which all is committed."""
+    monkeypatch.setattr("twisted_broker.coordinator.group_coordinator.SORTED_PER_STEP", 1)
+    behind = Behind()
+    behind.load()
+    behind.pass_ms(1_000)
+    listing = behind.run.coordinator.committed_partitions("g")
+    next(listing)
+    behind.commit_all()
+    with pytest.raises(BrokerError, match="COORDINATOR_LOAD_IN_PROGRESS"):
+        next(listing)
+
+
+def test_leadership_may_go_at_any_step_before_all_is_committed(monkeypatch):
+    """What was not committed is dropped with it; no timer stays; the next load is a whole one."""
+    in_small_steps(monkeypatch)
+    turns, is_over = 0, False
+    while not is_over:
+        behind = Behind()
+        clock, runtime = behind.run.clock, behind.run.coordinator.runtime
+        runtime.load(INDEX, 1)
+        for _ in range(turns):
+            if any(call.getTime() <= clock.seconds() for call in clock.getDelayedCalls()):
+                clock.turn()
+            elif INDEX in behind.store.commits and runtime.is_loading:
+                clock.advance(1)
+            elif INDEX in behind.store.commits:
+                behind.commit_all_in_steps()
+            else:
+                is_over = True
+        runtime.unload(INDEX, 2)
+        behind.store.commits.pop(INDEX, None)
+        behind.pass_ms(2_000)
+        assert not runtime.shards and len(clock.getDelayedCalls()) == behind.idle
+        runtime.load(INDEX, 3)
+        behind.pass_ms(0)
+        assert behind.fetched() == [20, -1, UNSTABLE, 10]
+        turns += 1
+        assert turns < 1_000
+    assert turns > 30

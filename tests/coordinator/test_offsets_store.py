@@ -71,6 +71,11 @@ class Broker(Fixture):
         wanted = [(*each, bytes(16)) for each in run_whole(self.groups.committed_partitions("g"))]
         return [f.committed.offset for f in self.groups.fetch_offsets("g", wanted) if f.committed]
 
+    def settled(self) -> list:
+        """As a client sees it that wants stable offsets only."""
+        (found,) = self.groups.fetch_offsets("g", [("t", 0, bytes(16))], require_stable=True)
+        return [found.error or (found.committed and found.committed.offset)]
+
 
 def refusal(call, *arguments) -> E:
     try:
@@ -201,13 +206,59 @@ def test_what_was_read_is_served_when_it_is_committed():
         broker.offsets_topic(leader=2, replicas=(1, 2), leader_epoch=epoch)
         assert not broker.replicas.produce_purgatory.waiting
         broker.offsets_topic(leader=1, replicas=(1, 2), leader_epoch=epoch + 1)
-        broker.advance(5)
+        broker.advance(0.5)
         assert refusal(broker.fetched) is E.COORDINATOR_LOAD_IN_PROGRESS
         assert broker.groups.heartbeat("g", "m", None, 1) is E.NONE
+        broker.advance(5)
+        assert broker.settled() == [E.UNSTABLE_OFFSET_COMMIT]
+        assert broker.groups.heartbeat("g", "m", None, 1) is E.NONE
     replicated(broker, 0)
-    assert refusal(broker.fetched) is E.COORDINATOR_LOAD_IN_PROGRESS
+    assert broker.fetched() == []
     replicated(broker, 1)
-    assert broker.fetched() == [6]
+    assert broker.fetched() == broker.settled() == [6]
+
+
+def test_what_is_committed_is_read_while_the_isr_is_below_its_minimum():
+    """A coordinator that takes over then cannot commit its last records for long: RL 2.3 holds the
+    high watermark. Offsets below it are served, a partition with one above it is unstable; nothing
+    is written. When the replicas are back all is as in the log.
+    """
+    broker = Broker()
+    broker.offsets_topic(replicas=(1, 2), overrides={"min.insync.replicas": "2"})
+    broker.commit(5)
+    replicated(broker, 1)
+    replicated(broker, 1)
+    broker.commit(6)
+    broker.offsets_topic(leader=2, replicas=(1, 2), leader_epoch=1)
+    broker.offsets_topic(leader=1, replicas=(1, 2), isr=(1,), leader_epoch=2)
+    broker.advance(60)
+    assert refusal(broker.fetched) is E.COORDINATOR_LOAD_IN_PROGRESS
+    assert broker.settled() == [E.UNSTABLE_OFFSET_COMMIT]
+    assert refusal(broker.commit, 7) is E.COORDINATOR_LOAD_IN_PROGRESS
+    assert broker.partition(PLACE).log.log_end_offset == 2
+    broker.offsets_topic(leader=1, replicas=(1, 2), leader_epoch=3)
+    replicated(broker, 2)
+    broker.advance(0)
+    assert broker.fetched() == broker.settled() == [6]
+
+
+def test_what_is_not_committed_is_forgotten_with_the_leadership():
+    """It went with this leader: the next one never had it."""
+    broker = Broker()
+    broker.offsets_topic(replicas=(1, 2), overrides={"min.insync.replicas": "2"})
+    broker.commit(5)
+    replicated(broker, 1)
+    replicated(broker, 1)
+    broker.commit(6)
+    broker.offsets_topic(leader=2, replicas=(1, 2), leader_epoch=1)
+    broker.offsets_topic(leader=1, replicas=(1, 2), isr=(1,), leader_epoch=2)
+    broker.advance(60)
+    broker.offsets_topic(leader=2, replicas=(1, 2), leader_epoch=3)
+    assert refusal(broker.fetched) is E.NOT_COORDINATOR
+    broker.partition(PLACE).log.truncate_to(1)
+    broker.offsets_topic(leader=1, replicas=(1, 2), isr=(1,), leader_epoch=4)
+    broker.advance(0)
+    assert broker.fetched() == broker.settled() == [5]
 
 
 class ShrinkingReplicas:

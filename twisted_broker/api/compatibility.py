@@ -154,15 +154,17 @@ BEHAVIOUR = """
   rewrites them.
 - **A segment whose offsets span more than 2^31-1** (old Kafka cleaners wrote them, KAFKA-6264) is split by Kafka when it is cleaned. Here it is not, and
   after an unclean stop the log ends where the span does: let Kafka split it before its directory is taken over.
-- **A group coordinator that takes over** answers COORDINATOR_LOAD_IN_PROGRESS until what it read is below the high watermark. Kafka serves at once,
-  and holds back each answer that comes from records which are not committed yet.
+- **A group coordinator that takes over** answers COORDINATOR_LOAD_IN_PROGRESS until what it read is below the high watermark. Where that takes over a
+  second, as with an ISR below its minimum, it serves OffsetFetch, DescribeGroups and ListGroups of what is below; an offset above is
+  UNSTABLE_OFFSET_COMMIT, or COORDINATOR_LOAD_IN_PROGRESS without `require_stable`, where Kafka gives the value before it. Kafka serves at once, refuses what it cannot write with COORDINATOR_NOT_AVAILABLE, and holds back other answers.
 - **A log beside the directory of its replica** is not served while that directory, by the metadata, is offline: it may be an older one (one log line
   names both). Kafka serves any log that it finds.
 - **A replica that a metadata snapshot does not list** is kept as `TOPIC-N.<hex>-stray`, not deleted. A replica is deleted only when a record of the
   metadata log removes it; at a start also one that was removed while the broker was away, where that record is still in the log.
 - **Transactions**: a record of `__transaction_state` whose append timed out counts once it is replicated, and the transactional id gets
   CONCURRENT_TRANSACTIONS until then; Kafka forgets it and may contradict its own log. A transaction coordinator that takes over answers
-  COORDINATOR_LOAD_IN_PROGRESS until what it read is below the high watermark. It serves 1,000,000 transactional ids at most. AddPartitionsToTxn
+  COORDINATOR_LOAD_IN_PROGRESS for an id whose last record is above the high watermark (and to ListTransactions while there is one); Kafka
+  serves it, and sends its markers, although the record may be lost. It serves 1,000,000 transactional ids at most. AddPartitionsToTxn
   and AddOffsetsToTxn of a client, and TxnOffsetCommit 5, wait up to 100 ms for the markers of the transaction before; Kafka answers
   CONCURRENT_TRANSACTIONS at once, and clients pause. A marker is sent again when the answer of WriteTxnMarkers lacks its producer or has an
   unknown error code; Kafka throws, and the marker is lost until the partition's next coordinator. A marker that a leader refuses for now

@@ -86,6 +86,10 @@ class IOffsetsStore(Protocol):
         """
         ...
 
+    def high_watermark(self, index: int) -> int:
+        """Up to where the log is committed; raises BrokerError."""
+        ...
+
     def committed(self, index: int) -> Deferred[bool]:
         """Fires with True when all that the log holds now is below the high watermark, with False
         when this broker stops leading the partition before. Raises BrokerError.

@@ -1,7 +1,8 @@
 """Reading a partition of `__consumer_offsets` back into groups, in steps. Ring 1.
 
-Owns `load_steps`, a generator: each step is a piece of work of a millisecond or two, and others run
-between two of them; and, for the transaction log too, `read_partition` with `LogReplay`.
+Owns `load_steps` and `view_steps`, generators: each step is a piece of work of a millisecond or
+two, and others run between two of them; and, for the transaction log too, `read_partition` with
+`LogReplay`.
 
 1. The log is replayed up to the end that it had when the load began, batch after batch, last value
    per key winning. A read may end in the middle of a batch, which the next read begins with; a
@@ -21,6 +22,9 @@ between two of them; and, for the transaction log too, `read_partition` with `Lo
    partition that is given up is not served until a restart.
 8. Groups appear only when all is read; the runtime then starts the sessions of those with
    members.
+9. A view is the groups of what lies below the high watermark. Of what lies above it only the keys
+   are taken: such an offset counts as in flight, as between append and replication; of such groups
+   the names are kept. The offsets of a transaction whose marker lies above it stay open.
 
 Source: Apache Kafka 4.3.1 `CoordinatorLoaderImpl`, `GroupMetadataManager.onLoaded`,
 `OffsetMetadataManager.replay*`.
@@ -93,6 +97,7 @@ PENDING_KEYS = 20_000
 FREEZE_EVERY = 1_000
 # Descriptors come free when clients leave.
 AGAIN_SECONDS = 1.0
+OFFSET_MAX = 2**63 - 1
 # Groups that commit the same partitions hold one name of each of so many.
 SHARED_PARTITIONS = 20_000
 _PARTITION_BYTES = 4  # at the end of an offset's key
@@ -107,10 +112,11 @@ class LogReplay:
     `one_by_one`: every record is decoded in its turn.
     """
 
-    __slots__ = ("_latest", "_one_by_one", "_until_step", "position", "skipped")
+    __slots__ = ("_latest", "_one_by_one", "_until_step", "position", "skipped", "until")
 
     def __init__(self, position: int, one_by_one: bool = False) -> None:
         self.position = position
+        self.until = OFFSET_MAX  # no batch that begins there or behind
         self.skipped = 0
         self._latest: dict[bytes | None, tuple[int, bytes | None]] = {}
         self._one_by_one = one_by_one
@@ -140,7 +146,7 @@ class LogReplay:
                 continue
             header = read_batch_header(data, position)
             batch_end = position + LOG_OVERHEAD + header[LENGTH]
-            if batch_end > end:
+            if batch_end > end or header[BASE_OFFSET] >= self.until:
                 break
             if header[ATTRIBUTES] & _UNUSUAL:
                 yield from self._replay_unusual(BatchView(data, position))
@@ -326,6 +332,72 @@ def load_steps(shard: CoordinatorShard, replays: list[LogReplay]) -> Steps:
     yield from _create_groups(shard, replayed)
 
 
+class _Keys(LogReplay):
+    """Which groups have records, and which offsets: tombstones count, too."""
+
+    __slots__ = ("groups", "offsets")
+
+    def __init__(self, position: int, one_by_one: bool = False) -> None:
+        super().__init__(position, one_by_one)
+        self.groups: set[str] = set()
+        self.offsets: dict[tuple[str, TopicPartition], None] = {}
+
+    def held(self) -> Sequence[BucketDict[str, Any]]:
+        return ()
+
+    def _replay_record(
+        self, key: bytes | None, value: bytes | None, record_offset: int, producer_id: int
+    ) -> None:
+        try:
+            read = read_record(key, value, record_offset)
+        except (MalformedRecord, WireError):
+            return  # it will not count then either
+        if isinstance(read, GroupRecord):
+            self.groups.add(read.group_id)
+        elif isinstance(read, OffsetRecord):
+            self.offsets[read.group_id, (read.topic, read.partition)] = None
+
+
+def view_steps(shard: CoordinatorShard, replays: list[LogReplay]) -> Steps:
+    """Fills `shard.groups` with what is committed, and notes what is not yet. `replays`: as in
+    `read_partition`.
+
+    Raises BrokerError.
+    """
+    context = shard.context
+    most_bytes = context.settings.load_buffer_bytes
+    high_watermark = context.store.high_watermark(shard.index)
+    replayed = yield from read_partition(
+        context.store,
+        shard.index,
+        most_bytes,
+        _Replay,
+        OFFSETS_TOPIC,
+        replays,
+        context.clock,
+        until=high_watermark,
+    )
+    yield from _create_groups(shard, replayed)
+    undecided = yield from read_partition(
+        context.store,
+        shard.index,
+        most_bytes,
+        _Keys,
+        OFFSETS_TOPIC,
+        replays,
+        context.clock,
+        begin=high_watermark,
+    )
+    for number, (group_id, partition) in enumerate(undecided.offsets, 1):
+        entry = shard.groups.get(group_id)
+        if entry is None:
+            entry = shard.create(group_id)
+        entry.offsets.start_write(partition)
+        if number % RECORDS_PER_STEP == 0:
+            yield None
+    shard.undecided_groups = undecided.groups
+
+
 def read_partition(
     store: IOffsetsStore,
     index: int,
@@ -334,23 +406,28 @@ def read_partition(
     topic: str,
     replays: list[LogReplay],
     clock: IClock,
+    begin: int = 0,
+    until: int = OFFSET_MAX,
 ) -> Generator[Deferred[None] | None, None, R]:
-    """Everything in the partition's log as a `replay`, read in slices of `most_bytes` at most. It
-    is put into `replays` when it begins: a caller that gives up in between must empty it. A
-    Deferred that this yields is to be waited for.
+    """Everything in the partition's log as a `replay`, or what lies between two offsets, read in
+    slices of `most_bytes` at most. It is put into `replays` when it begins: a caller that gives up
+    in between must empty it. A Deferred that this yields is to be waited for.
 
     Raises BrokerError.
     """
     start, end = store.bounds(index)
+    start, end = max(start, begin), min(end, until)
     if start < end:
         # The caller is in the middle of a change of roles: reading comes in a turn of its own.
         yield None
     replayed = replay(start)
+    replayed.until = until
     replays.append(replayed)
     yield from _read(store, index, topic, most_bytes, replayed, end, clock)
     if replayed.skipped:
         yield from forget_steps([replayed])
         replayed = replay(start, one_by_one=True)
+        replayed.until = until
         replays.append(replayed)
         yield from _read(store, index, topic, most_bytes, replayed, end, clock)
         _logger.warn(

@@ -4,7 +4,7 @@ Owns `CoordinatorRuntime`: which shard serves a group, the loads in progress, th
 
 1. A group is served by the shard that its id hashes to, while this broker leads that partition:
    else NOT_COORDINATOR, also while that is in doubt after a stop of the process; while the
-   partition is read COORDINATOR_LOAD_IN_PROGRESS.
+   partition is read COORDINATOR_LOAD_IN_PROGRESS, but for 6.
 2. Partitions are read side by side, in steps; a large one is unloaded in steps, too. An empty
    partition is served at once. Members' sessions start in steps when their partition is served:
    while it was read no heartbeat could have kept one alive.
@@ -14,6 +14,11 @@ Owns `CoordinatorRuntime`: which shard serves a group, the loads in progress, th
 4. What was read is committed before it is served: an answer from records that are lost with this
    leader would be taken back, and a generation given out twice.
 5. A partition that cannot be read is not served, until its next leader epoch.
+6. Where what was read is not committed after `VIEW_AFTER_SECONDS`, the partition becomes READABLE:
+   the ISR may be below its minimum for long. What lies below the high watermark is then served to
+   those who read offsets and descriptions; offsets above it are unstable; a group whose last record
+   lies above it is not described. All that writes still gets COORDINATOR_LOAD_IN_PROGRESS: it could
+   not be stored, and members keep their sessions. Once all is committed it is read anew.
 
 Source: Apache Kafka 4.3.1 `CoordinatorRuntime`. Not here: requests (`group_coordinator.py`), expiry
 (`offset_cleanup.py`).
@@ -23,13 +28,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from twisted_broker.coordinator.coordinator_context import CoordinatorContext
-from twisted_broker.coordinator.coordinator_loader import LogReplay, forget_steps, load_steps
+from twisted_broker.coordinator.coordinator_loader import (
+    LogReplay,
+    forget_steps,
+    load_steps,
+    view_steps,
+)
 from twisted_broker.coordinator.coordinator_shard import CoordinatorShard, CoordinatorState
 from twisted_broker.coordinator.group_entry import GroupEntry
 from twisted_broker.coordinator.group_records import fits_record, partition_for
+from twisted_broker.interfaces import IClock
 from twisted_broker.turns import Steps
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
@@ -37,7 +49,35 @@ from twisted_broker.wire.errors import BrokerError, ErrorCode
 GROUPS_CHECKED_FOR_EVICTION = 1000
 # Each starts timers of a group's members.
 SESSIONS_PER_STEP = 100
+# An election's lag is over by then; a view costs two more reads of the partition.
+VIEW_AFTER_SECONDS = 1.0
 _logger = Logger()
+
+
+class _LedNoMore(Exception):
+    """The shard was closed."""
+
+
+def _while_led(shard: CoordinatorShard, steps: Steps) -> Steps:
+    """Raises _LedNoMore."""
+    for pause in steps:
+        yield pause
+        if shard.state is CoordinatorState.CLOSED:
+            raise _LedNoMore
+
+
+def _at_most(waiting: Deferred[None], seconds: float, clock: IClock) -> Deferred[None]:
+    """Fires with `waiting`, or after the time."""
+    either: Deferred[None] = Deferred()
+    call = clock.callLater(seconds, either.callback, None)
+
+    def over(_: None) -> None:
+        if call.active():
+            call.cancel()
+            either.callback(None)
+
+    waiting.addCallback(over)
+    return either
 
 
 class CoordinatorRuntime:
@@ -90,20 +130,11 @@ class CoordinatorRuntime:
         led elsewhere.
         """
         try:
-            for pause in load_steps(shard, replays):
-                yield pause
-                if shard.state is CoordinatorState.CLOSED:
-                    return
-            # Kafka serves at once, and holds each answer back until the records are committed.
-            committed: list[bool] = []
-            caught_up = self._context.store.committed(shard.index).addCallback(committed.append)
-            if not committed:
-                yield caught_up
+            yield from _while_led(shard, self._read_steps(shard, replays))
             if shard.state is CoordinatorState.CLOSED:
                 return
-            if not committed[0]:  # it is led no more, or its directory failed
-                self.unload(shard.index)
-                return
+        except _LedNoMore:
+            return
         except BrokerError as error:
             self._loading_failed(shard, error)
             return
@@ -133,6 +164,35 @@ class CoordinatorRuntime:
                     if shard.state is CoordinatorState.CLOSED:
                         return
 
+    def _read_steps(self, shard: CoordinatorShard, replays: list[LogReplay]) -> Steps:
+        """Ends when all that was read is committed, or the shard is closed."""
+        while True:
+            yield from load_steps(shard, replays)
+            # Kafka serves at once, and holds each answer back until the records are committed.
+            committed: list[bool] = []
+            caught_up = self._context.store.committed(shard.index).addCallback(committed.append)
+            if not committed:
+                yield _at_most(caught_up, VIEW_AFTER_SECONDS, self._context.clock)
+            is_whole = bool(committed)
+            if not is_whole:
+                shard.clear()
+                yield from view_steps(shard, replays)
+                if not committed:
+                    shard.state = CoordinatorState.READABLE
+                    _logger.warn(
+                        "__consumer_offsets-{index}: too few replicas have its last records; its "
+                        "groups read what is committed, and write when the replicas are back",
+                        index=shard.index,
+                    )
+                    yield caught_up
+            if not committed[0]:  # it is led no more, or its directory failed
+                self.unload(shard.index)
+                return
+            if is_whole:
+                return
+            shard.state = CoordinatorState.LOADING
+            shard.clear()
+
     def _loading_failed(self, shard: CoordinatorShard, error: Exception) -> None:
         _logger.error(
             "__consumer_offsets-{index} cannot be read; its groups are not served until its "
@@ -149,14 +209,20 @@ class CoordinatorRuntime:
         return any(shard.state is CoordinatorState.LOADING for shard in self.shards.values())
 
     # groups
-    def shard_of(self, group_id: str, empty_allowed: bool = False) -> CoordinatorShard:
-        """The shard that serves the group; raises BrokerError when there is none."""
+    def shard_of(
+        self, group_id: str, empty_allowed: bool = False, reads: bool = False
+    ) -> CoordinatorShard:
+        """The shard that serves the group; raises BrokerError when there is none. `reads`: nothing
+        is to be written, so that a READABLE one will do.
+        """
         if (not group_id and not empty_allowed) or not fits_record(group_id):
             raise BrokerError(ErrorCode.INVALID_GROUP_ID)
         shard = self.shards.get(partition_for(group_id, self._context.store.partitions_count()))
         if shard is None or self._context.has_stale_roles():
             raise BrokerError(ErrorCode.NOT_COORDINATOR)
-        if shard.state is CoordinatorState.LOADING:
+        if shard.state is CoordinatorState.LOADING or (
+            shard.state is CoordinatorState.READABLE and not reads
+        ):
             raise BrokerError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return shard
 

@@ -64,9 +64,12 @@ LARGE_MEMBERS, LARGE_BYTES = 300, 1 << 20
 
 
 class CoordinatorState(Enum):
-    """Requests are served while it is ACTIVE."""
+    """Requests are served while it is ACTIVE; while it is READABLE those that read what is
+    committed.
+    """
 
     LOADING = "loading"
+    READABLE = "readable"
     ACTIVE = "active"
     CLOSED = "closed"
 
@@ -82,9 +85,19 @@ DeletedTopics = dict[str, set[bytes]]
 """Topic ids by name. With the null id, offsets that were committed without a topic id go, too."""
 
 
+def _forget_steps(groups: BucketDict[str, GroupEntry]) -> Iterator[None]:
+    number = 0
+    while groups:
+        yield from groups.popitem()[1].offsets.forget_steps()
+        number += 1
+        if number % UNLOADED_PER_STEP == 0:
+            yield
+
+
 class CoordinatorShard:
     """The groups of one partition, led here at `leader_epoch`. `deleted_topics`: topics deleted
-    since the load began, whose offsets are still to be removed.
+    since the load began, whose offsets are still to be removed. `undecided_groups`: while it is
+    READABLE, those whose last record may still be lost.
     """
 
     __slots__ = (
@@ -100,12 +113,14 @@ class CoordinatorShard:
         "manager",
         "offsets",
         "state",
+        "undecided_groups",
     )
 
     def __init__(self, context: CoordinatorContext, index: int, leader_epoch: int) -> None:
         self.context, self.index, self.leader_epoch = context, index, leader_epoch
         self.state = CoordinatorState.LOADING
         self.deleted_topics: list[DeletedTopics] = []
+        self.undecided_groups: set[str] = set()
         self.groups: BucketDict[str, GroupEntry] = BucketDict()
         self.manager = GroupMetadataManager(lambda: context.settings.group)
         self.offsets = OffsetMetadataManager(context, self.append, self.append_end_marker)
@@ -150,6 +165,13 @@ class CoordinatorShard:
             number += 1
             if number % UNLOADED_PER_STEP == 0:
                 yield
+
+    def clear(self) -> None:
+        """What was loaded, and is to be loaded anew, is freed in steps. No session has begun."""
+        # Whoever walks over these groups sees that they are not the shard's any more.
+        groups, self.groups = self.groups, BucketDict()
+        self.undecided_groups = set()
+        self.context.turns.start(_forget_steps(groups))
 
     # effects
     def run_effects(self) -> None:

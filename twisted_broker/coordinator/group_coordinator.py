@@ -293,7 +293,7 @@ class GroupCoordinator:
         error.
         """
         shard = self.runtime.shards.get(index)
-        if shard is None or shard.state is CoordinatorState.LOADING:
+        if shard is None or shard.state is not CoordinatorState.ACTIVE:
             return succeed(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         marker = EndMarker(
             producer_id, producer_epoch, coordinator_epoch, committed, transaction_version
@@ -309,7 +309,17 @@ class GroupCoordinator:
         require_stable: bool = False,
     ) -> list[FetchedOffset]:
         """(topic, partition, topic id or NULL_UUID) each. Raises BrokerError."""
-        entry = self.runtime.shard_of(group_id, empty_allowed=True).groups.get(group_id)
+        shard = self.runtime.shard_of(group_id, empty_allowed=True, reads=True)
+        entry = shard.groups.get(group_id)
+        if (
+            entry is not None
+            and not require_stable
+            and shard.state is CoordinatorState.READABLE
+            and any(entry.offsets.is_unstable(each[:2]) for each in partitions)
+        ):
+            # What the leader before acknowledged may lie above this one's high watermark: an older
+            # value would be an acknowledged commit taken back. Kafka answers with it.
+            raise BrokerError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return fetch_offsets(entry, partitions, require_stable)
 
     def committed_partitions(
@@ -318,8 +328,9 @@ class GroupCoordinator:
         """The partitions that the group has committed offsets for, as an iterator in order; the
         steps sort them. Raises BrokerError.
         """
-        shard = self.runtime.shard_of(group_id, empty_allowed=True)
-        entry = shard.groups.get(group_id)
+        shard = self.runtime.shard_of(group_id, empty_allowed=True, reads=True)
+        groups = shard.groups
+        entry = groups.get(group_id)
         parts: list[list[TopicPartition]] = []
         for found in [] if entry is None else entry.offsets.parts():
             while found:
@@ -330,6 +341,8 @@ class GroupCoordinator:
                 # Unloaded meanwhile, and perhaps loaded again: what is left here is a part.
                 if shard.state is CoordinatorState.CLOSED:
                     raise BrokerError(ErrorCode.NOT_COORDINATOR)
+                if shard.groups is not groups:
+                    raise BrokerError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return merge(*map(_drained, parts))
 
     def check_delete_offsets(self, group_id: str) -> None:
@@ -351,7 +364,7 @@ class GroupCoordinator:
         """
         found: list[GroupListing] = []
         for shard in list(self.runtime.shards.values()):
-            if shard.state is not CoordinatorState.ACTIVE:
+            if shard.state not in (CoordinatorState.ACTIVE, CoordinatorState.READABLE):
                 continue
             for part in shard.groups.parts():
                 for name in part:
@@ -368,7 +381,10 @@ class GroupCoordinator:
 
     def describe(self, group_id: str) -> GroupDescription | None:
         """None for a group that does not exist; raises BrokerError."""
-        entry = self.runtime.shard_of(group_id, empty_allowed=True).groups.get(group_id)
+        shard = self.runtime.shard_of(group_id, empty_allowed=True, reads=True)
+        if group_id in shard.undecided_groups:
+            raise BrokerError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        entry = shard.groups.get(group_id)
         if entry is None:
             return None
         group, is_stable = entry.group, entry.group.state is STABLE

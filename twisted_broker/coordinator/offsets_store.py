@@ -7,7 +7,8 @@ Owns `ReplicaOffsetsStore`, the real `IOffsetsStore`.
 2. An append that timed out is still waited for, and one under which the ISR shrank counts as
    stored: memory follows the log, not the answer.
 3. A load reads up to the log end, beyond the high watermark too; `committed` fires when the high
-   watermark has reached that end. What is above it may still be lost with this leader.
+   watermark has reached that end. What is above it may still be lost with this leader. The high
+   watermark stays while the ISR is below its minimum, so that may take long.
 
 Source: Apache Kafka 4.3.1 `CoordinatorPartitionWriter`, `CoordinatorLoaderImpl`. Not here: creating
 the topic (`offsets_topic.py`), which partitions are led here (`coordinator_publisher.py`).
@@ -125,6 +126,9 @@ class ReplicaOffsetsStore:
     def bounds(self, index: int) -> tuple[int, int]:
         log = self._log(index)
         return log.log_start_offset, log.log_end_offset
+
+    def high_watermark(self, index: int) -> int:
+        return self._log(index).high_watermark
 
     def committed(self, index: int) -> Deferred[bool]:
         log = self._log(index)

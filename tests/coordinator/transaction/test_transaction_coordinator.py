@@ -1352,3 +1352,92 @@ def test_listings_in_steps() -> None:
     assert {row.transactional_id for row in found} == {f"id-{n}" for n in range(700)}
     assert {row.state for row in found} == {EMPTY}
     assert Cluster().answers
+
+
+# before all is committed
+LOADING = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
+class Behind:
+    """A coordinator that took over while the ISR is below its minimum: the last record of `later`,
+    that of `unheard`, which is new, and the tombstone of `gone` are not committed; all of `durable`
+    is, which was prepared.
+    """
+
+    def __init__(self) -> None:
+        names = (name for n in range(2000) if partition_for(name := f"n{n}", 3) == 0)
+        self.durable, self.later, self.unheard, self.gone = (next(names) for _ in range(4))
+        run = TransactionRun()
+        run.cluster.answers = False
+        run.init(self.gone)
+        durable = run.begun(T0, name=self.durable)
+        self.later_producer = run.begun(T1, name=self.later)
+        assert run.end(durable, name=self.durable) == NO_PRODUCER
+        run.store.high_watermarks = dict(run.store.ends)
+        assert run.end(self.later_producer, name=self.later) == NO_PRODUCER
+        self.unheard_producer = run.init(self.unheard)
+        run.store.put(0, batch_of([transaction_record(self.gone, None, 0)], run.wall_ms()))
+        self.committed: Deferred[bool] = Deferred()
+        run.store.commits = {0: self.committed}
+        run.store.refuse = ErrorCode.NOT_ENOUGH_REPLICAS
+        run.coordinator.stop()
+        run.cluster.sent.clear()
+        run.cluster.answers = True
+        self.run = run.successor()
+
+    def commit_all(self) -> None:
+        self.run.store.refuse = None
+        self.committed.callback(True)
+        self.run.pass_ms(2_000)
+
+    def sent(self) -> set[TopicPartition]:
+        return {partition for sent in self.run.cluster.sent for partition in sent.partitions}
+
+
+def test_what_is_committed_is_served_while_other_ids_wait() -> None:
+    """Kafka's `TransactionStateManager` serves whatever it has read, and sends its markers; what it
+    tells may be lost with this leader.
+    """
+    behind = Behind()
+    run, coordinator = behind.run, behind.run.coordinator
+    run.pass_ms(60_000)
+    assert run.init(behind.durable) is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert coordinator.describe(behind.durable).state is PREPARE_COMMIT
+    assert behind.sent() == {T0}  # its outcome is durable, so it is told
+    for name in (behind.later, behind.unheard, behind.gone):
+        assert run.init(name) is LOADING
+        with pytest.raises(BrokerError, match="COORDINATOR_LOAD_IN_PROGRESS"):
+            coordinator.describe(name)
+    assert run.add(behind.unheard_producer, name=behind.unheard) is LOADING
+    assert run.end(behind.later_producer, name=behind.later) is LOADING
+    assert coordinator.states.is_loading
+    new = next(name for n in range(2000) if partition_for(name := f"x{n}", 3) == 0)
+    assert run.init(new) is NOT_AVAILABLE
+
+
+def test_ids_that_waited_go_on_when_their_records_are_committed() -> None:
+    """A tombstone counts, too."""
+    behind = Behind()
+    run, coordinator = behind.run, behind.run.coordinator
+    behind.commit_all()
+    assert behind.sent() == {T0, T1} and not coordinator.states.is_loading
+    assert coordinator.describe(behind.durable).state is COMPLETE_COMMIT
+    assert coordinator.describe(behind.later).state is COMPLETE_COMMIT
+    assert run.add(behind.unheard_producer, name=behind.unheard) is ErrorCode.NONE
+    with pytest.raises(BrokerError, match="TRANSACTIONAL_ID_NOT_FOUND"):
+        coordinator.describe(behind.gone)
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_ids_that_waited_are_dropped_with_the_leadership(is_lost: bool) -> None:
+    """Nothing of them is told, and no marker sent, whichever word comes first."""
+    behind = Behind()
+    states = behind.run.coordinator.states
+    if is_lost:
+        behind.committed.callback(False)
+    else:
+        states.unload(0, 2)
+        behind.committed.callback(True)
+    behind.run.pass_ms(5_000)
+    assert 0 not in states.shards and not states.is_loading
+    assert behind.run.init(behind.later) is NOT_COORDINATOR and T1 not in behind.sent()

@@ -8,6 +8,9 @@ Owns `TransactionStateManager` and `TransactionShard`, one partition's transacti
    read COORDINATOR_LOAD_IN_PROGRESS. The shard's leader epoch is the coordinator's epoch of its
    markers.
 2. What was read is committed before it is served, in steps; then what was prepared is resumed.
+   An id with a record above the high watermark is `held`, with COORDINATOR_LOAD_IN_PROGRESS: the
+   high watermark stays while the ISR is below its minimum, which may be long. The others are served
+   meanwhile. ListTransactions waits for all: tools take an id that is not listed for none.
 3. A step of an id is taken over when its record is on all in-sync replicas, never before. A refusal
    withdraws it. An append that timed out is in the log all the same: the client gets
    COORDINATOR_NOT_AVAILABLE, and the step stays pending until its outcome is known.
@@ -82,16 +85,18 @@ def _bytes_of(transactional_id: str) -> int:
 
 class TransactionShard:
     """The transactional ids of one partition, led here at `leader_epoch`; `ongoing`: those with an
-    open transaction.
+    open transaction; `held`: what becomes of an id once its last record is committed, None where
+    that is a tombstone.
     """
 
-    __slots__ = ("id_bytes", "index", "leader_epoch", "ongoing", "state", "transactions")
+    __slots__ = ("held", "id_bytes", "index", "leader_epoch", "ongoing", "state", "transactions")
 
     def __init__(self, index: int, leader_epoch: int) -> None:
         self.index, self.leader_epoch = index, leader_epoch
         self.state = CoordinatorState.LOADING
         self.transactions: BucketDict[str, TransactionMetadata] = BucketDict()
         self.ongoing: BucketDict[str, TransactionMetadata] = BucketDict()
+        self.held: dict[str, TransactionMetadata | None] = {}
         self.id_bytes = 0
 
     @property
@@ -156,6 +161,29 @@ class _Replay(LogReplay):
             self.transactions[read.transactional_id] = read.value
 
 
+class _Names(LogReplay):
+    """Which ids have records; tombstones count, too."""
+
+    __slots__ = ("names",)
+
+    def __init__(self, position: int, one_by_one: bool = False) -> None:
+        super().__init__(position, one_by_one)
+        self.names: dict[str, None] = {}
+
+    def held(self) -> Sequence[BucketDict[str, Any]]:
+        return ()
+
+    def _replay_record(
+        self, key: bytes | None, value: bytes | None, record_offset: int, producer_id: int
+    ) -> None:
+        try:
+            read = read_record(key, value)
+        except MalformedRecord:
+            return  # it does not count
+        if read is not None:
+            self.names[read.transactional_id] = None
+
+
 Resume = Callable[[TransactionShard, TransactionMetadata], None]
 Then = Callable[[], None]
 Refused = Callable[[Failure], None]
@@ -203,7 +231,7 @@ class TransactionStateManager:
     def _close(self, shard: TransactionShard) -> None:
         shard.state = CoordinatorState.CLOSED
         del self.shards[shard.index]
-        if shard.transactions:
+        if shard.transactions or shard.held:
             self._context.turns.start(_forget_steps(shard))
 
     def _load_steps(self, shard: TransactionShard) -> Steps:
@@ -232,19 +260,24 @@ class TransactionStateManager:
                 yield pause
                 if shard.is_closed:
                     return
-            # Kafka serves at once, and holds each answer back until the records are committed.
+            # Kafka serves at once whatever it has read, and sends markers for it.
             committed: list[bool] = []
             caught_up = self._context.store.committed(shard.index).addCallback(committed.append)
+            names: dict[str, None] = {}
             if not committed:
-                yield caught_up
-            if shard.is_closed:
-                return
-            if not committed[0]:  # it is led no more, or its directory failed
-                self.unload(shard.index)
-                return
+                for pause in self._held_steps(shard, names):
+                    yield pause
+                    if shard.is_closed:
+                        return
             # The dictionary itself: nothing is moved. Nobody looks into a shard that is loading.
             shard.transactions = replayed.transactions
             replays.clear()
+            for number, name in enumerate(names, 1):
+                shard.held[name] = shard.transactions.pop(name, None)
+                if number % CHECKED_PER_STEP == 0:
+                    yield None
+                    if shard.is_closed:
+                        return
             prepared: list[TransactionMetadata] = []
             for number, metadata in enumerate(shard.transactions.each_value(), 1):
                 shard.loaded(metadata)
@@ -273,6 +306,44 @@ class TransactionStateManager:
                 count=len(shard.transactions),
             )
         yield from self._resume_steps(shard, prepared)
+        if not committed:
+            yield caught_up
+        if shard.is_closed:
+            return
+        if not committed[0]:  # it is led no more, or its directory failed
+            self.unload(shard.index)
+            return
+        yield from self._release_steps(shard)
+
+    def _held_steps(self, shard: TransactionShard, names: dict[str, None]) -> Steps:
+        """Adds the ids whose last record may still be lost to `names`."""
+        context = self._context
+        undecided = yield from read_partition(
+            context.store,
+            shard.index,
+            context.settings.load_buffer_bytes,
+            _Names,
+            TRANSACTIONS_TOPIC,
+            [],
+            context.clock,
+            begin=context.store.high_watermark(shard.index),
+        )
+        names |= undecided.names
+
+    def _release_steps(self, shard: TransactionShard) -> Iterator[None]:
+        """The last records of those that were held are committed."""
+        number = 0
+        while shard.held:
+            _, metadata = shard.held.popitem()
+            if metadata is not None:
+                shard.add(metadata)
+                if metadata.state in PREPARED:
+                    yield from self._resume_steps(shard, [metadata])
+            number += 1
+            if number % RESUMED_PER_STEP == 0:
+                yield
+                if shard.is_closed:
+                    return
 
     def _resume_steps(
         self, shard: TransactionShard, prepared: list[TransactionMetadata]
@@ -306,8 +377,12 @@ class TransactionStateManager:
 
     @property
     def is_loading(self) -> bool:
-        """Whether a partition is still being read, so that its ids are not known."""
-        return any(shard.state is CoordinatorState.LOADING for shard in self.shards.values())
+        """Whether a partition is still being read, or ids of it are held, so that not all of its
+        ids are known.
+        """
+        return any(
+            shard.state is CoordinatorState.LOADING or shard.held for shard in self.shards.values()
+        )
 
     # ids
     def shard_of(self, transactional_id: str) -> TransactionShard:
@@ -317,7 +392,7 @@ class TransactionStateManager:
         )
         if shard is None or self._context.has_stale_roles():
             raise BrokerError(ErrorCode.NOT_COORDINATOR)
-        if shard.state is CoordinatorState.LOADING:
+        if shard.state is CoordinatorState.LOADING or transactional_id in shard.held:
             raise BrokerError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return shard
 
@@ -526,4 +601,8 @@ def _forget_steps(shard: TransactionShard) -> Iterator[None]:
     while shard.transactions:
         for _ in range(min(CHECKED_PER_STEP, len(shard.transactions))):
             shard.forget_ongoing(shard.transactions.popitem()[0])
+        yield
+    while shard.held:
+        for _ in range(min(CHECKED_PER_STEP, len(shard.held))):
+            shard.held.popitem()
         yield

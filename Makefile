@@ -101,7 +101,7 @@ demo-pipeline: $(VENV)/.test ## a year of flights: cluster, table, topic, table 
 	$(BIN)/replog pipeline demo $(if $(FLIGHTS),--flights $(FLIGHTS)) $(if $(filter-out file,$(origin DATA)),--data $(DATA))
 
 simulate: $(VENV)/.test ## whole clusters in memory under SEEDS seeds FROM one on, every step checked; goes on from STATE when it was stopped; ZOOKEEPER=1: members of a ZooKeeper cluster; TRACE=1: all that happens; REPLAY=file
-	$(BIN)/python -m twisted_broker.testing.sim $(if $(REPLAY),--replay $(REPLAY),--seeds $(SEEDS) --from $(FROM) --brokers $(NODES) --state $(STATE)$(if $(ZOOKEEPER),-zookeeper --zookeeper)) $(if $(TRACE),--trace)
+	$(BIN)/python -m twisted_broker.simulation $(if $(REPLAY),--replay $(REPLAY),--seeds $(SEEDS) --from $(FROM) --brokers $(NODES) --state $(STATE)$(if $(ZOOKEEPER),-zookeeper --zookeeper)) $(if $(TRACE),--trace)
 
 mutants: $(VENV)/.test ## N random mutants of ring 0 under SEED: at least 95 % must die by unit tests, scenarios or 50 seeds; goes on when it was stopped; ARGS=--again: survivors once more
 	$(BIN)/python -m tests.mutants.run --mutants $(N) --seed $(SEED) $(ARGS)

@@ -311,7 +311,7 @@ def main(count: int) -> list[str]:
     clock = TimedClock()
     world = MemoryBroker.__new__(MemoryBroker)
     world.clock = clock
-    from twisted_broker.testing.memory_network import MemoryNetwork
+    from twisted_broker.simulation.memory_network import MemoryNetwork
 
     world.network = MemoryNetwork(clock, window_bytes=1 << 30)
     house = MemoryBroker(

@@ -17,7 +17,7 @@ from twisted_broker.config import SAMPLE_VALUES, BrokerConfig
 from twisted_broker.interfaces import Runtime
 from twisted_broker.log.memory import InlineWorker, MemoryFileSystem
 from twisted_broker.net.client import BrokerConnection
-from twisted_broker.testing.memory_network import MemoryNetwork
+from twisted_broker.simulation.memory_network import MemoryNetwork
 
 LISTENERS = "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093"
 

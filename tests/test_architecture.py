@@ -64,7 +64,7 @@ def test_who_names_the_real_world(graph: grimp.ImportGraph) -> None:
         for path in folder.rglob("*.py")
         if re.search(r"^\s*from twisted\.internet import reactor\b", path.read_text(), re.M)
     }
-    found = {each for each in found if not each.startswith(("testing.", "cli."))}
+    found = {each for each in found if not each.startswith(("simulation.", "testing.", "cli."))}
     assert found - OF_ADDRESSES <= known
     # The broker names all that is handed in, by the ports alone; keys are fetched by urllib, whose
     # other half only parses.
@@ -106,7 +106,7 @@ def test_who_knows_of_idle_partitions(graph: grimp.ImportGraph) -> None:
         for name in graph.find_modules_that_directly_import(
             f"{PACKAGE}.replication.idle_partitions"
         )
-        if ".testing." not in name
+        if ".testing." not in name and ".simulation." not in name
     }
     _, _, rest = TEXT.partition("**A partition**")
     paragraph = TEXT[TEXT.index("The listeners are fetch sessions") : TEXT.index(rest)]

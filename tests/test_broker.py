@@ -23,9 +23,9 @@ from twisted_broker.log.meta_properties import read_meta_properties
 from twisted_broker.log.segment_file import SegmentFile
 from twisted_broker.replication import role_change
 from twisted_broker.settings import ConfigError
-from twisted_broker.testing.memory_network import MemoryPort
-from twisted_broker.testing.sim.disk import SimDisk
-from twisted_broker.testing.sim.disk_faults import Fault
+from twisted_broker.simulation.disk import SimDisk
+from twisted_broker.simulation.disk_faults import Fault
+from twisted_broker.simulation.memory_network import MemoryPort
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.messages.api_versions import ApiVersionsRequest
 from twisted_broker.wire.messages.cluster import UnregisterBrokerRequest

@@ -172,7 +172,7 @@ def left_by(house: MemoryBroker, work: Any) -> Counter[str]:
         type(each).__qualname__
         for each in gc.garbage
         if type(each).__module__.startswith("twisted_broker")
-        and not type(each).__module__.startswith("twisted_broker.testing")
+        and type(each).__module__.split(".")[1] not in ("simulation", "testing")
     )
     gc.set_debug(0)
     gc.garbage.clear()

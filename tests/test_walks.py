@@ -18,12 +18,12 @@ from tests.memory_broker import MemoryBroker
 from tests.test_broker import create, fetch, produce
 from twisted_broker.log.memory import MemoryFile
 from twisted_broker.log.segment_file import FileSlice
-from twisted_broker.testing.scenario.__main__ import run_scenario
-from twisted_broker.testing.sim.file import SimFile
+from twisted_broker.simulation.file import SimFile
+from twisted_broker.simulation.scenario.__main__ import run_scenario
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = Path(twisted_broker.__file__).parent
-OUTSIDE = ("testing/", "log/memory.py")
+OUTSIDE = ("simulation/", "testing/", "log/memory.py")
 """The memory network and the memory disk: in production the reactor and the operating system."""
 
 

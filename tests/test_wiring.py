@@ -36,7 +36,9 @@ def parsed() -> dict[str, ast.Module]:
     return {
         name: ast.parse(path.read_text())
         for path in sorted(PACKAGE.rglob("*.py"))
-        if not (name := path.relative_to(PACKAGE).as_posix()).startswith("testing/")
+        if not (name := path.relative_to(PACKAGE).as_posix()).startswith(
+            ("simulation/", "testing/")
+        )
     }
 
 

@@ -24,7 +24,7 @@ from twisted_broker.coordinator.offset_metadata_manager import OffsetToCommit
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.replica_manager import ReplicaManager
 from twisted_broker.security.acl import Operation, ResourceType
-from twisted_broker.testing.memory_network import MemoryNetwork
+from twisted_broker.simulation.memory_network import MemoryNetwork
 from twisted_broker.turns import LOOK_ELEMENTS, SECONDS_PER_TURN, SLICE_ELEMENTS, Turns
 from twisted_broker.wire.messages import (
     cluster,

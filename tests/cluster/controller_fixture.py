@@ -20,7 +20,7 @@ from twisted_broker.image.entries import Endpoint, FeatureRange
 from twisted_broker.image.metadata_image import MetadataDelta
 from twisted_broker.interfaces import Runtime
 from twisted_broker.net.connection_limits import ConnectionCounts, ConnectionFactory
-from twisted_broker.testing.memory_network import MemoryNetwork
+from twisted_broker.simulation.memory_network import MemoryNetwork
 from twisted_broker.wire.messages.topics import CreatableReplicaAssignment, CreatableTopic
 
 PORT = 9093

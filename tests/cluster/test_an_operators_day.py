@@ -13,9 +13,9 @@ import pytest
 from twisted.logger import LogLevel, formatEvent, globalLogPublisher
 
 from tests.cluster.test_three_brokers import Three
-from twisted_broker.testing.sim.cluster import SimCluster
-from twisted_broker.testing.sim.disk_faults import Fault
-from twisted_broker.testing.sim.network import NetworkConditions
+from twisted_broker.simulation.cluster import SimCluster
+from twisted_broker.simulation.disk_faults import Fault
+from twisted_broker.simulation.network import NetworkConditions
 from twisted_broker.wire.messages import configs as config_messages
 from twisted_broker.wire.messages import groups as group_messages
 from twisted_broker.wire.messages import reassignment as reassignment_messages

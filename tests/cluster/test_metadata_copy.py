@@ -21,8 +21,8 @@ from twisted_broker.interfaces import Runtime
 from twisted_broker.log.checkpoints import read_whole
 from twisted_broker.log.memory import InlineWorker, MemoryFileSystem
 from twisted_broker.log.meta_properties import MetaProperties, write_meta_properties
-from twisted_broker.testing.sim.disk import SimDisk
-from twisted_broker.testing.sim.disk_faults import Crash
+from twisted_broker.simulation.disk import SimDisk
+from twisted_broker.simulation.disk_faults import Crash
 from twisted_broker.wire.messages import metadata_records as records
 from twisted_broker.wire.records import iterate_batches
 

@@ -31,8 +31,8 @@ from twisted_broker.cluster.snapshots import SnapshotId, list_snapshots
 from twisted_broker.log.checkpoints import read_partition_metadata, read_whole
 from twisted_broker.log.filesystem import OsFileSystem
 from twisted_broker.log.log import Log
-from twisted_broker.testing.sim.disk import SimDisk
-from twisted_broker.testing.sim.disk_faults import Fault
+from twisted_broker.simulation.disk import SimDisk
+from twisted_broker.simulation.disk_faults import Fault
 from twisted_broker.topic_names import METADATA_TOPIC_ID
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import metadata_records as records

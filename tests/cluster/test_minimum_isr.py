@@ -12,9 +12,9 @@ import pytest
 from tests.cluster.test_three_brokers import Three
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.net.client import BrokerConnection
-from twisted_broker.testing.sim.cluster import SimCluster
-from twisted_broker.testing.sim.network import NetworkConditions
-from twisted_broker.testing.sim.node import CLIENT_PORT
+from twisted_broker.simulation.cluster import SimCluster
+from twisted_broker.simulation.network import NetworkConditions
+from twisted_broker.simulation.node import CLIENT_PORT
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.messages import configs
 from twisted_broker.wire.messages.produce import (

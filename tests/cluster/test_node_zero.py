@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cluster.test_three_brokers import Three
-from twisted_broker.testing.sim.cluster import SimCluster
-from twisted_broker.testing.sim.network import NetworkConditions
-from twisted_broker.testing.sim.node import SimNode
+from twisted_broker.simulation.cluster import SimCluster
+from twisted_broker.simulation.network import NetworkConditions
+from twisted_broker.simulation.node import SimNode
 from twisted_broker.wire.messages import offsets, reassignment
 from twisted_broker.wire.messages.topics import (
     CreatableReplicaAssignment,

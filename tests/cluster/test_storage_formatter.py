@@ -8,8 +8,8 @@ import pytest
 
 from twisted_broker.cluster.storage_formatter import Node, format_node, levels_of
 from twisted_broker.log.meta_properties import read_meta_properties
-from twisted_broker.testing.sim.disk import SimDisk
-from twisted_broker.testing.sim.disk_faults import Crash
+from twisted_broker.simulation.disk import SimDisk
+from twisted_broker.simulation.disk_faults import Crash
 
 PATHS = ("/srv/metadata", "/srv/data/1")
 

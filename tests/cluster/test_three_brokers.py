@@ -17,9 +17,9 @@ from twisted_broker.image.entries import PartitionRegistration
 from twisted_broker.image.metadata_image import MetadataImage
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.net.client import BrokerConnection
-from twisted_broker.testing.sim.cluster import SimCluster
-from twisted_broker.testing.sim.network import NetworkConditions
-from twisted_broker.testing.sim.node import CLIENT_PORT, SimNode
+from twisted_broker.simulation.cluster import SimCluster
+from twisted_broker.simulation.network import NetworkConditions
+from twisted_broker.simulation.node import CLIENT_PORT, SimNode
 from twisted_broker.wire.messages import reassignment as reassignment_messages
 from twisted_broker.wire.messages.produce import (
     PartitionProduceData,

@@ -37,7 +37,7 @@ from twisted_broker.interfaces import TopicPartition
 from twisted_broker.net.client import BrokerConnection
 from twisted_broker.replication.fetcher.fetcher import Fetcher
 from twisted_broker.replication.fetcher.fetcher_manager import FetcherManager
-from twisted_broker.testing.memory_network import MemoryTransport
+from twisted_broker.simulation.memory_network import MemoryTransport
 from twisted_broker.wire.messages import topics as topic_messages
 from twisted_broker.wire.records import CorruptRecordError, iterate_batches
 

@@ -12,10 +12,10 @@ from twisted.internet.task import deferLater
 from twisted_broker.consumer.group_membership import CommitFailed, GroupMembership
 from twisted_broker.consumer.streams import ConsumerConnector, ConsumerStream
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.testing.sim.network import NetworkConditions
-from twisted_broker.testing.sim.options import options_of
-from twisted_broker.testing.sim.run import Run
-from twisted_broker.testing.sim.run_options import Options, Topic
+from twisted_broker.simulation.network import NetworkConditions
+from twisted_broker.simulation.options import options_of
+from twisted_broker.simulation.run import Run
+from twisted_broker.simulation.run_options import Options, Topic
 from twisted_broker.wire.messages import topics as topic_messages
 
 GROUP = "streams"

@@ -19,8 +19,8 @@ from typing import IO
 
 from tests.faults.clients.job import Job
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.testing.checks.anomalies import find_anomalies
-from twisted_broker.testing.checks.history import History
+from twisted_broker.simulation.checks.anomalies import find_anomalies
+from twisted_broker.simulation.checks.history import History
 
 WRITERS = ("produce", "transact", "copy")
 LIBRARIES = ("kafka-python", "confluent-kafka", "aiokafka")

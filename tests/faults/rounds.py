@@ -38,7 +38,7 @@ from tests.faults.summary import Summary, plan
 from twisted_broker.cli.verify import PARTITION
 from twisted_broker.cli.verify_replicas import Replica, verify_replicas
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.testing.checks.anomalies import counts, find_anomalies
+from twisted_broker.simulation.checks.anomalies import counts, find_anomalies
 
 TOPIC, COPIES, PARTITIONS = "records", "copies", 3
 _HANGING_SECONDS = 60

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tests.faults.client_processes import ClientProcesses
-from twisted_broker.testing.checks.anomalies import find_anomalies
+from twisted_broker.simulation.checks.anomalies import find_anomalies
 
 
 class Noting:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.faults.run import main
 from tests.faults.summary import Summary
-from twisted_broker.testing.checks.anomalies import NAMES
+from twisted_broker.simulation.checks.anomalies import NAMES
 
 
 def test_a_directory_with_something_in_it_is_refused(

@@ -19,7 +19,7 @@ from twisted_broker.log import checkpoints
 from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.log.log_manager import LogManager
 from twisted_broker.net.listeners import OpenListeners
-from twisted_broker.testing.sim.disk_faults import Fault
+from twisted_broker.simulation.disk_faults import Fault
 
 
 def stopped(epoch: int = 77) -> World:

@@ -34,9 +34,9 @@ from twisted_broker.log.reading import aborted_transactions
 from twisted_broker.log.segment import file_name
 from twisted_broker.log.txn_index import AbortedTxn
 from twisted_broker.log.verification import NOT_REQUIRED
-from twisted_broker.testing.sim.disk import SimDisk
-from twisted_broker.testing.sim.disk_faults import Crash, Fault
-from twisted_broker.testing.sim.stalling_worker import StallingWorker
+from twisted_broker.simulation.disk import SimDisk
+from twisted_broker.simulation.disk_faults import Crash, Fault
+from twisted_broker.simulation.stalling_worker import StallingWorker
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import set_offsets_and_epoch
 

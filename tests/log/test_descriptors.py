@@ -21,7 +21,7 @@ from twisted_broker.log import checkpoints
 from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors
 from twisted_broker.log.filesystem import OsFileSystem
 from twisted_broker.log.log_manager import LogManager
-from twisted_broker.testing.sim.disk_faults import Fault
+from twisted_broker.simulation.disk_faults import Fault
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.schema import run_whole
 

@@ -16,8 +16,8 @@ from twisted_broker.log.producer_state import ProducerStateManager
 from twisted_broker.log.segment_file import OpenFiles
 from twisted_broker.log.segments import LogSegments
 from twisted_broker.log.watermarks import Watermarks
-from twisted_broker.testing.sim.disk import SimDisk
-from twisted_broker.testing.sim.disk_faults import Fault
+from twisted_broker.simulation.disk import SimDisk
+from twisted_broker.simulation.disk_faults import Fault
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 DIRECTORY = "/data/t-0"

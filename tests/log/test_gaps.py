@@ -27,8 +27,8 @@ from twisted_broker.log.recovery import load_log
 from twisted_broker.log.segment import OpenFiles, file_name
 from twisted_broker.replication.explain.explanation import explain
 from twisted_broker.replication.explain.reasons import Moment
-from twisted_broker.testing.sim.disk import SimDisk
-from twisted_broker.testing.sim.disk_faults import Crash
+from twisted_broker.simulation.disk import SimDisk
+from twisted_broker.simulation.disk_faults import Crash
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages.produce import (
     PartitionProduceData,

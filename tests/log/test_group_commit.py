@@ -12,9 +12,9 @@ from twisted.internet.task import Clock
 from tests.log.batches import NOW_MS, all_batches, batch, config, open_log
 from tests.log.manual_worker import ManualWorker
 from twisted_broker.log.log import Log
-from twisted_broker.testing.sim.disk import SimDisk
-from twisted_broker.testing.sim.disk_faults import Fault
-from twisted_broker.testing.sim.stalling_worker import StallingWorker
+from twisted_broker.simulation.disk import SimDisk
+from twisted_broker.simulation.disk_faults import Fault
+from twisted_broker.simulation.stalling_worker import StallingWorker
 
 
 def online_log(files: SimDisk | None = None, **settings: object) -> tuple[Log, ManualWorker]:

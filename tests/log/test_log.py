@@ -29,7 +29,7 @@ from twisted_broker.log.offset_metadata import LogOffsetMetadata
 from twisted_broker.log.reading import aborted_transactions
 from twisted_broker.log.segment_file import SliceGone
 from twisted_broker.log.verification import NOT_REQUIRED
-from twisted_broker.testing.sim.disk import SimDisk
+from twisted_broker.simulation.disk import SimDisk
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import BatchView, iterate_batches, set_offsets_and_epoch
 from twisted_broker.wire.schema import run_whole

@@ -51,9 +51,9 @@ from twisted_broker.log.meta_properties import (
     write_meta_properties,
 )
 from twisted_broker.log.segment import file_name
-from twisted_broker.testing.sim.disk import SimDisk
-from twisted_broker.testing.sim.disk_faults import Fault
-from twisted_broker.testing.sim.stalling_worker import StallingWorker
+from twisted_broker.simulation.disk import SimDisk
+from twisted_broker.simulation.disk_faults import Fault
+from twisted_broker.simulation.stalling_worker import StallingWorker
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 CLUSTER = "cluster-of-tests"

@@ -25,8 +25,8 @@ from twisted_broker.log.memory import InlineWorker, Inode, MemoryFile, MemoryFil
 from twisted_broker.log.producer_snapshot import ProducerEntry
 from twisted_broker.log.reading import aborted_transactions
 from twisted_broker.log.verification import NOT_REQUIRED
-from twisted_broker.testing.sim.disk import SimDisk
-from twisted_broker.testing.sim.disk_faults import Fault
+from twisted_broker.simulation.disk import SimDisk
+from twisted_broker.simulation.disk_faults import Fault
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import BatchBuilder, set_offsets_and_epoch
 

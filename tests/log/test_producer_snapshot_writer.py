@@ -21,8 +21,8 @@ from twisted_broker.log.producer_snapshot import (
 )
 from twisted_broker.log.producer_snapshot_writer import SLICE_PRODUCERS
 from twisted_broker.log.producer_state import ProducerStateManager, snapshot_name
-from twisted_broker.testing.sim.disk import SimDisk
-from twisted_broker.testing.sim.disk_faults import Fault
+from twisted_broker.simulation.disk import SimDisk
+from twisted_broker.simulation.disk_faults import Fault
 from twisted_broker.wire.errors import BrokerError
 
 

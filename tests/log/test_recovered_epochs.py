@@ -14,7 +14,7 @@ from twisted_broker.log.gaps import resolve_gap
 from twisted_broker.log.log import Log
 from twisted_broker.log.recovery import load_log
 from twisted_broker.log.segment import OpenFiles, file_name
-from twisted_broker.testing.sim.disk import SimDisk
+from twisted_broker.simulation.disk import SimDisk
 from twisted_broker.wire.records import set_offsets_and_epoch
 
 COMPACTED = config(cleanup_policy=frozenset({"compact"}))

@@ -24,9 +24,9 @@ from twisted_broker.config import LogConfig
 from twisted_broker.log.crash_cleanup import base_offset_of, clean_up_after_crash
 from twisted_broker.log.recovery import load_log
 from twisted_broker.log.segment import file_name
-from twisted_broker.testing.sim.disk import SimDisk
-from twisted_broker.testing.sim.disk_faults import Crash
-from twisted_broker.testing.sim.file import SimInode
+from twisted_broker.simulation.disk import SimDisk
+from twisted_broker.simulation.disk_faults import Crash
+from twisted_broker.simulation.file import SimInode
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import set_offsets_and_epoch
 

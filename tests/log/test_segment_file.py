@@ -19,8 +19,8 @@ from twisted_broker.log.memory import InlineWorker, MemoryFileSystem
 from twisted_broker.log.producer_snapshot_reader import let_go
 from twisted_broker.log.producer_snapshot_writer import SLICE_PRODUCERS
 from twisted_broker.log.segment_file import FileSlice, OpenFiles, SegmentFile, SliceGone
-from twisted_broker.testing.sim.disk import SimDisk
-from twisted_broker.testing.sim.disk_faults import Fault
+from twisted_broker.simulation.disk import SimDisk
+from twisted_broker.simulation.disk_faults import Fault
 
 
 def pool_with(count: int, capacity: int, files: Any = None) -> tuple[OpenFiles, list[SegmentFile]]:

@@ -12,7 +12,7 @@ from tests.log.batches import NOW_MS, batch, config
 from twisted_broker.log.offset_metadata import LogOffsetMetadata
 from twisted_broker.log.segment_file import OpenFiles
 from twisted_broker.log.segments import LogSegments
-from twisted_broker.testing.sim.disk import SimDisk
+from twisted_broker.simulation.disk import SimDisk
 
 DIRECTORY = "/data/t-0"
 

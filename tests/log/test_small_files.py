@@ -14,8 +14,8 @@ from twisted_broker.log.meta_properties import (
     read_meta_properties,
     write_meta_properties,
 )
-from twisted_broker.testing.sim.disk import SimDisk
-from twisted_broker.testing.sim.disk_faults import Crash, Fault
+from twisted_broker.simulation.disk import SimDisk
+from twisted_broker.simulation.disk_faults import Crash, Fault
 from twisted_broker.wire.primitives import uuid_text
 
 ROWS = {TopicPartition("a-b", 0): 5, TopicPartition("a", 12): 2**40, TopicPartition("a", 2): 0}

@@ -23,7 +23,7 @@ from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors
 from twisted_broker.log.log import Log
 from twisted_broker.log.memory import MemoryFile, MemoryFileSystem
 from twisted_broker.log.write_ahead import WriteAhead, portions
-from twisted_broker.testing.sim.disk import SimDisk
+from twisted_broker.simulation.disk import SimDisk
 from twisted_broker.wire.errors import BrokerError
 from twisted_broker.wire.records import CorruptRecordError
 

@@ -16,10 +16,10 @@ from twisted_broker.config import SAMPLE_VALUES
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.mirror.mirror import Mirror, MirrorOptions
 from twisted_broker.net.client import BrokerConnection
-from twisted_broker.testing.sim.disk import SimDisk
-from twisted_broker.testing.sim.network import NetworkConditions
-from twisted_broker.testing.sim.node import CLIENT_PORT, CONTROLLER_PORT, SimNode
-from twisted_broker.testing.sim.world import SimWorld
+from twisted_broker.simulation.disk import SimDisk
+from twisted_broker.simulation.network import NetworkConditions
+from twisted_broker.simulation.node import CLIENT_PORT, CONTROLLER_PORT, SimNode
+from twisted_broker.simulation.world import SimWorld
 from twisted_broker.wire.messages.produce import (
     PartitionProduceData,
     ProduceRequest,

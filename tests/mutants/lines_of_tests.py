@@ -32,8 +32,8 @@ import pytest
 from coverage.numbits import num_in_numbits, numbits_to_nums, nums_to_numbits
 
 from tests.mutants.ring_0 import MARKERS, TESTS, modules_of
-from twisted_broker.testing.progress import Progress
-from twisted_broker.testing.run_state import RunState
+from twisted_broker.simulation.progress import Progress
+from twisted_broker.simulation.run_state import RunState
 
 SEEDS = 50
 """So many seeds of the simulation meet what survives the tests"""
@@ -262,7 +262,7 @@ def collect(directory: Path, chosen: Collection[str] = TESTS, seeds: int = 0) ->
 def _run_seeds(measured: coverage.Coverage, seeds: int) -> list[int]:
     """Those that pass."""
     # Here, for what is imported before the measuring begins is seen to be run by nobody.
-    run_seed = import_module("twisted_broker.testing.sim.__main__").run_seed
+    run_seed = import_module("twisted_broker.simulation.__main__").run_seed
     progress, passed = Progress(sys.stdout, "seeds", seeds), []
     for seed in range(seeds):
         measured.switch_context(_context_of(seed))

@@ -25,9 +25,9 @@ import pytest
 from tests.mutants.lines_of_tests import LinesOfTests
 from tests.mutants.sites import Key, Mutant, key_of
 from tests.mutants.trial import CRASHED, PASSED, SURVIVED, TIMED_OUT, Outcome, Trial
-from twisted_broker.testing.process_pool import Died, run_all
-from twisted_broker.testing.progress import Progress
-from twisted_broker.testing.run_state import RunState, source_of
+from twisted_broker.simulation.process_pool import Died, run_all
+from twisted_broker.simulation.progress import Progress
+from twisted_broker.simulation.run_state import RunState, source_of
 
 EQUIVALENT = "named equivalent"
 WANTED = 0.95

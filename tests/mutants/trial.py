@@ -12,7 +12,7 @@ Owns `Trial`, `Outcome`, `in_order` and `planted`.
    change, and counts as noticed.
 
 Source: `tests/simulation/mutations.py` plants by name; this by code. Not here: the processes
-(`twisted_broker/testing/process_pool.py`), the choice of mutants (`tests/mutants/sites.py`).
+(`twisted_broker/simulation/process_pool.py`), the choice of mutants (`tests/mutants/sites.py`).
 """
 
 from __future__ import annotations
@@ -290,7 +290,7 @@ def _run_seeds(seeds: Sequence[int]) -> Outcome | None:
     """The first that fails."""
     if not seeds:
         return None
-    run_seed = importlib.import_module("twisted_broker.testing.sim.__main__").run_seed
+    run_seed = importlib.import_module("twisted_broker.simulation.__main__").run_seed
     for seed in seeds:
         try:
             with limited(_SEED_SECONDS):

@@ -13,7 +13,7 @@ from twisted_broker.log.memory import MemoryFileSystem
 from twisted_broker.net.connection import PendingResponse
 from twisted_broker.net.connection_limits import ConnectionCounts, ConnectionFactory
 from twisted_broker.net.request_bytes import RequestBytes
-from twisted_broker.testing.memory_network import MemoryNetwork
+from twisted_broker.simulation.memory_network import MemoryNetwork
 
 PORT = 9092
 

@@ -19,9 +19,9 @@ from twisted_broker.log.filesystem import OsFileSystem
 from twisted_broker.log.segment_file import FileSlice, OpenFiles, SegmentFile
 from twisted_broker.net.network import copy_slice
 from twisted_broker.net.send_queue import STRETCH_BYTES, SendQueue
-from twisted_broker.testing.sim.disk import SimDisk
-from twisted_broker.testing.sim.disk_faults import Fault
-from twisted_broker.testing.sim.stalling_worker import StallingWorker
+from twisted_broker.simulation.disk import SimDisk
+from twisted_broker.simulation.disk_faults import Fault
+from twisted_broker.simulation.stalling_worker import StallingWorker
 from twisted_broker.wire.messages.api_versions import ApiVersionsRequest
 from twisted_broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from twisted_broker.wire.messages.produce import (
@@ -197,7 +197,7 @@ def test_others_are_served_while_a_disk_stalls(size: int) -> None:
     house: Any = SimpleNamespace(clock=Clock())
     world = MemoryBroker.__new__(MemoryBroker)
     world.clock = house.clock
-    from twisted_broker.testing.memory_network import MemoryNetwork
+    from twisted_broker.simulation.memory_network import MemoryNetwork
 
     world.network = MemoryNetwork(house.clock)
     broker = MemoryBroker(disk, world=world, disk=worker).start()

@@ -16,7 +16,7 @@ from twisted_broker.interfaces import Runtime
 from twisted_broker.log.memory import MemoryFileSystem
 from twisted_broker.net.connection_limits import ConnectionCounts, ConnectionFactory
 from twisted_broker.settings import INT_MAX
-from twisted_broker.testing.memory_network import MemoryNetwork
+from twisted_broker.simulation.memory_network import MemoryNetwork
 
 PORTS = {"CLIENTS": 9092, "BROKERS": 9091}
 

@@ -32,7 +32,7 @@ from twisted_broker.replication.fetcher.followed_replicas import (
 )
 from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
 from twisted_broker.replication.partition.partition import Partition
-from twisted_broker.testing.memory_leader import MemoryLeaderEndPoint
+from twisted_broker.simulation.memory_leader import MemoryLeaderEndPoint
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import iterate_batches
 

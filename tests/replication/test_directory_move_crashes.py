@@ -18,9 +18,9 @@ from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.checkpoints import HIGH_WATERMARK
 from twisted_broker.log.future_logs import PROMOTED
 from twisted_broker.log.log import Log
-from twisted_broker.testing.sim.disk import SimDisk
-from twisted_broker.testing.sim.disk_faults import Crash, Fault
-from twisted_broker.testing.sim.stalling_worker import StallingWorker
+from twisted_broker.simulation.disk import SimDisk
+from twisted_broker.simulation.disk_faults import Crash, Fault
+from twisted_broker.simulation.stalling_worker import StallingWorker
 
 LEFT: dict[str, Callable[[SimDisk], SimDisk]] = {
     "killed": lambda disk: disk.after_kill(),

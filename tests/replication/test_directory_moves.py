@@ -56,7 +56,7 @@ from twisted_broker.replication.partition.events import (
     ReplicaStopped,
 )
 from twisted_broker.replication.partition.partition import Partition
-from twisted_broker.testing.sim.disk import SimDisk
+from twisted_broker.simulation.disk import SimDisk
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import set_offsets_and_epoch
 

@@ -18,7 +18,7 @@ from twisted_broker.replication.fetcher.fetcher_manager import (
 )
 from twisted_broker.replication.fetcher.fetcher_state import InitialFetchState
 from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
-from twisted_broker.testing.memory_leader import MemoryLeaderEndPoint
+from twisted_broker.simulation.memory_leader import MemoryLeaderEndPoint
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 TWO, THREE = BrokerEndPoint(2, "h", 9002), BrokerEndPoint(3, "h", 9003)

@@ -25,8 +25,8 @@ from twisted_broker.log.log import Log
 from twisted_broker.log.memory import MemoryFileSystem
 from twisted_broker.log.offset_metadata import LogOffsetMetadata
 from twisted_broker.replication.high_watermark_checkpoint import HighWatermarkCheckpoint
-from twisted_broker.testing.sim.disk import SimDisk
-from twisted_broker.testing.sim.disk_faults import Fault
+from twisted_broker.simulation.disk import SimDisk
+from twisted_broker.simulation.disk_faults import Fault
 
 OTHER = TopicPartition("other", 3)
 

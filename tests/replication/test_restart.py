@@ -13,9 +13,9 @@ from tests.replication.fixtures import batch
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.partition.isr_state import CommittedIsr
 from twisted_broker.replication.partition.partition import Partition
-from twisted_broker.testing.sim.disk import SimDisk
-from twisted_broker.testing.sim.disk_faults import Fault
-from twisted_broker.testing.sim.stalling_worker import StallingWorker
+from twisted_broker.simulation.disk import SimDisk
+from twisted_broker.simulation.disk_faults import Fault
+from twisted_broker.simulation.stalling_worker import StallingWorker
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from twisted_broker.wire.messages.log_dirs import (

@@ -17,8 +17,8 @@ from twisted_broker.replication.explain.explanation import explain
 from twisted_broker.replication.explain.reasons import Moment
 from twisted_broker.replication.explain.waiting_requests import waiting_requests
 from twisted_broker.replication.fetcher.fetcher import Fetcher
-from twisted_broker.testing.sim.disk import SimDisk
-from twisted_broker.testing.sim.stalling_worker import StallingWorker
+from twisted_broker.simulation.disk import SimDisk
+from twisted_broker.simulation.stalling_worker import StallingWorker
 from twisted_broker.wire.errors import ErrorCode
 
 SYNCED = {"flush.messages": "1"}

@@ -22,7 +22,7 @@ from twisted_broker.coordinator.transaction.transaction_metadata import (
 )
 from twisted_broker.log import log, producer_append
 from twisted_broker.log.watermarks import Watermarks
-from twisted_broker.testing.scenario.__main__ import ScenarioFailed, run_scenario
+from twisted_broker.simulation.scenario.__main__ import ScenarioFailed, run_scenario
 
 SPOILED = (
     ("truncate_to_the_high_watermark", "kip_101_lost_record", "expected end 2, found end 1"),

@@ -1,6 +1,6 @@
 """The scenarios of this directory are true.
 
-`python -m twisted_broker.testing.scenario.__main__ FILE` shows one as it happens.
+`python -m twisted_broker.simulation.scenario.__main__ FILE` shows one as it happens.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from twisted_broker.testing.scenario.__main__ import run_scenario
+from twisted_broker.simulation.scenario.__main__ import run_scenario
 
 SCENARIOS = sorted(Path(__file__).parent.glob("*.txt"))
 

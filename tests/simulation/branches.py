@@ -6,7 +6,7 @@
 2. A table, a line for each module; then what is dark, by function: the line where a branch begins
    and what it would have gone on with. Which groups of these stay dark, and why: RELIABILITY 2.8.
 
-Not here: what happened in the runs (`testing/sim/reach.py`).
+Not here: what happened in the runs (`simulation/reach.py`).
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def run_traced(seeds: Sequence[int], data_file: Path) -> None:
     tracer.start()
     from twisted.logger import globalLogBeginner
 
-    from twisted_broker.testing.sim.__main__ import run_seed
+    from twisted_broker.simulation.__main__ import run_seed
 
     globalLogBeginner.beginLoggingTo([], redirectStandardIO=False, discardBuffer=True)
     for seed in seeds:

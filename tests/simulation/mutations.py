@@ -74,7 +74,7 @@ from twisted_broker.replication.partition.isr_state import CommittedIsr, IsrProp
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.replication.partition.remote_replica import RemoteReplica
 from twisted_broker.replication.replica_manager import ReplicaManager
-from twisted_broker.testing.sim.__main__ import Verdict, run_seed
+from twisted_broker.simulation.__main__ import Verdict, run_seed
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import BatchBuilder, BatchView
 

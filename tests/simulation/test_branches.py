@@ -7,7 +7,7 @@ import io
 import pytest
 
 from tests.simulation.branches import PARTS, Module, _text, measure, modules, write
-from twisted_broker.testing.sim.options import options_of
+from twisted_broker.simulation.options import options_of
 
 
 def test_the_modules_are_those_of_ring_0() -> None:

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from twisted_broker.testing.sim.many_seeds import ManySeeds, Outcome, file_of
-from twisted_broker.testing.sim.options import Options, options_of
-from twisted_broker.testing.sim.scenario_file import RecordedRun
-from twisted_broker.testing.sim.schedule import Action
+from twisted_broker.simulation.many_seeds import ManySeeds, Outcome, file_of
+from twisted_broker.simulation.options import Options, options_of
+from twisted_broker.simulation.scenario_file import RecordedRun
+from twisted_broker.simulation.schedule import Action
 
 # Forks: in a process that has run all unit tests a lock may be held by another thread.
 pytestmark = pytest.mark.clients
@@ -102,7 +102,7 @@ def test_one_seed_of_each_rule_is_made_a_short_file(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.glob("seed-*")) == ["seed-13.json", "seed-6.json"]
     short = RecordedRun.load(file_of(tmp_path, 13))
     assert [action.number for action in short.actions] == [21]
-    assert f"39 actions made 1: python -m twisted_broker.testing.sim --replay {tmp_path}" in (
+    assert f"39 actions made 1: python -m twisted_broker.simulation --replay {tmp_path}" in (
         out.getvalue()
     )
 

@@ -13,8 +13,8 @@ from functools import cache
 import pytest
 
 from tests.simulation.mutations import MUTATIONS, planted, search
-from twisted_broker.testing.checks.committed_state import Violation
-from twisted_broker.testing.sim.__main__ import run_seed
+from twisted_broker.simulation.__main__ import run_seed
+from twisted_broker.simulation.checks.committed_state import Violation
 
 RECORDED = {
     "truncate_to_the_high_watermark": 6,

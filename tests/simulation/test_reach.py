@@ -6,9 +6,9 @@ import pytest
 
 from twisted_broker.log.log import Log
 from twisted_broker.log.segments import LogSegments
-from twisted_broker.testing.sim.__main__ import run_seed
-from twisted_broker.testing.sim.probes import Probes
-from twisted_broker.testing.sim.reach import Reach, Total
+from twisted_broker.simulation.__main__ import run_seed
+from twisted_broker.simulation.probes import Probes
+from twisted_broker.simulation.reach import Reach, Total
 
 
 def test_a_total_names_what_no_run_reached() -> None:

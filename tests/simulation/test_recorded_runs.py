@@ -1,4 +1,4 @@
-"""Runs that failed once, made short (`testing/sim/shrink.py`), each named for what it found.
+"""Runs that failed once, made short (`simulation/shrink.py`), each named for what it found.
 
 What was found has a test in the layer that it was in; a file stays a run that must pass, whatever
 its seed means by now.
@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from twisted_broker.testing.sim.__main__ import run_seed
-from twisted_broker.testing.sim.scenario_file import RecordedRun
+from twisted_broker.simulation.__main__ import run_seed
+from twisted_broker.simulation.scenario_file import RecordedRun
 
 FILES = sorted((Path(__file__).parent / "recorded").glob("*.json"))
 

@@ -13,7 +13,7 @@ def trace(seed: int, hash_seed: str) -> bytes:
     command = [
         sys.executable,
         "-m",
-        "twisted_broker.testing.sim.__main__",
+        "twisted_broker.simulation.__main__",
         "--seeds",
         "1",
         "--from",

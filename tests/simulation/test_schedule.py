@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from twisted_broker.testing.sim.__main__ import run_seed
-from twisted_broker.testing.sim.schedule import Action, Actor, Schedule
+from twisted_broker.simulation.__main__ import run_seed
+from twisted_broker.simulation.schedule import Action, Actor, Schedule
 
 
 def gap(random: Random) -> float:

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from twisted_broker.testing.checks.history import Fate
-from twisted_broker.testing.sim.__main__ import main, run_seed
-from twisted_broker.testing.sim.fault_schedule import RARE, WANTED
-from twisted_broker.testing.sim.knobs import KNOBS
-from twisted_broker.testing.sim.many_seeds import ManySeeds, Outcome
-from twisted_broker.testing.sim.network import NetworkConditions
-from twisted_broker.testing.sim.options import options_of
+from twisted_broker.simulation.__main__ import main, run_seed
+from twisted_broker.simulation.checks.history import Fate
+from twisted_broker.simulation.fault_schedule import RARE, WANTED
+from twisted_broker.simulation.knobs import KNOBS
+from twisted_broker.simulation.many_seeds import ManySeeds, Outcome
+from twisted_broker.simulation.network import NetworkConditions
+from twisted_broker.simulation.options import options_of
 
 OPEN: dict[int, set[int]] = {3: set(), 1: set()}
 """Seeds that fail, by the number of brokers: what they found is not mended yet. One that passes
@@ -34,7 +34,7 @@ def conclusion(seeds: int, brokers: int) -> str:
 
 
 def started(first: int, seeds: int, brokers: int) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "twisted_broker.testing.sim.__main__", "--quiet"]
+    command = [sys.executable, "-m", "twisted_broker.simulation.__main__", "--quiet"]
     command += ["--from", str(first), "--seeds", str(seeds), "--brokers", str(brokers)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
@@ -54,7 +54,7 @@ def test_a_hundred_seeds() -> None:
     nobody sees go back; one leader per epoch; clients see no gap, reordering or duplicate, and of a
     transaction all or nothing; a cleaned log keeps the last value of each key (RL 9.2, 9.4);
     afterwards all replicas are equal. Safety seeds, and every fourth a liveness seed. Between them
-    they reach every kind of thing that is to happen (`testing/sim/reach.py`), or the run fails.
+    they reach every kind of thing that is to happen (`simulation/reach.py`), or the run fails.
     """
     run = started(0, 100, 3)
     text = run.communicate(timeout=800)[0]

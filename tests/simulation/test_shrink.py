@@ -10,12 +10,12 @@ import pytest
 
 from tests.simulation.mutations import search, switched_on
 from tests.simulation.test_mutations import RECORDED, WINDOW
-from twisted_broker.testing.sim.__main__ import main, run_seed
-from twisted_broker.testing.sim.many_seeds import made_short
-from twisted_broker.testing.sim.options import Options, options_of
-from twisted_broker.testing.sim.scenario_file import RecordedRun
-from twisted_broker.testing.sim.schedule import Action
-from twisted_broker.testing.sim.shrink import rule_of, shrink
+from twisted_broker.simulation.__main__ import main, run_seed
+from twisted_broker.simulation.many_seeds import made_short
+from twisted_broker.simulation.options import Options, options_of
+from twisted_broker.simulation.scenario_file import RecordedRun
+from twisted_broker.simulation.schedule import Action
+from twisted_broker.simulation.shrink import rule_of, shrink
 
 ACTIONS = [Action(float(n), f"p{n % 3}", n) for n in range(1, 200)]
 GUILTY = {17, 60, 61, 199}

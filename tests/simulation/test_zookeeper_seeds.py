@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.zookeeper_mutations import MUTATIONS, search
-from twisted_broker.testing.checks.committed_state import Violation
-from twisted_broker.testing.sim.__main__ import main, run_seed
-from twisted_broker.testing.sim.scenario_file import RecordedRun
-from twisted_broker.testing.sim.zookeeper.options import zookeeper_options_of
+from twisted_broker.simulation.__main__ import main, run_seed
+from twisted_broker.simulation.checks.committed_state import Violation
+from twisted_broker.simulation.scenario_file import RecordedRun
+from twisted_broker.simulation.zookeeper.options import zookeeper_options_of
 
 RECORDED = {
     "isr_written_unconditionally": 28,

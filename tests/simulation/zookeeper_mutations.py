@@ -16,8 +16,8 @@ from twisted.logger import globalLogBeginner
 from tests.simulation.mutations import Planting
 from twisted_broker.net.listeners import OpenListeners
 from twisted_broker.replication.partition.isr_state import IsrAnswer
-from twisted_broker.testing.sim.__main__ import Verdict, run_seed
-from twisted_broker.testing.sim.zookeeper.options import zookeeper_options_of
+from twisted_broker.simulation.__main__ import Verdict, run_seed
+from twisted_broker.simulation.zookeeper.options import zookeeper_options_of
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.zookeeper import cluster_state
 from twisted_broker.zookeeper.cluster_state import ClusterState

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.testing.checks.anomalies import NAMES, counts, find_anomalies
-from twisted_broker.testing.checks.history import Fate, History, Recorder, copy_of
+from twisted_broker.simulation.checks.anomalies import NAMES, counts, find_anomalies
+from twisted_broker.simulation.checks.history import Fate, History, Recorder, copy_of
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.testing.checks.history import Fate
-from twisted_broker.testing.sim.client_history import ClientHistory
-from twisted_broker.testing.sim.client_notes import Attempt
+from twisted_broker.simulation.checks.history import Fate
+from twisted_broker.simulation.client_history import ClientHistory
+from twisted_broker.simulation.client_notes import Attempt
 
 T0 = TopicPartition("t", 0)
 

@@ -7,7 +7,7 @@ import pytest
 from twisted_broker.image.entries import PartitionRegistration, TopicImage
 from twisted_broker.image.metadata_image import MetadataImage
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.testing.checks.committed_state import CommittedState, Violation
+from twisted_broker.simulation.checks.committed_state import CommittedState, Violation
 
 ID = b"i" * 16
 OLD = PartitionRegistration(

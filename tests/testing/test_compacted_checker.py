@@ -14,9 +14,9 @@ from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.log import Log
 from twisted_broker.log.recovery import load_log
 from twisted_broker.log.segment import OpenFiles
-from twisted_broker.testing.checks.committed_state import CommittedState, Violation
-from twisted_broker.testing.checks.compacted import CompactedChecker
-from twisted_broker.testing.sim.disk import SimDisk
+from twisted_broker.simulation.checks.committed_state import CommittedState, Violation
+from twisted_broker.simulation.checks.compacted import CompactedChecker
+from twisted_broker.simulation.disk import SimDisk
 from twisted_broker.wire.control_batch import build_end_marker
 from twisted_broker.wire.records import BatchBuilder
 

@@ -12,7 +12,7 @@ import pytest
 from twisted_broker.interfaces import IFileSystem
 from twisted_broker.log.filesystem import OsFileSystem
 from twisted_broker.log.memory import MemoryFileSystem
-from twisted_broker.testing.sim.disk import SimDisk
+from twisted_broker.simulation.disk import SimDisk
 
 Place = tuple[IFileSystem, str]
 

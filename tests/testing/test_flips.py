@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.log.batches import batch
-from twisted_broker.testing.faults.storage import is_in_head
+from twisted_broker.simulation.faults.storage import is_in_head
 
 
 def test_the_head_of_each_batch_is_no_place_for_a_flip() -> None:

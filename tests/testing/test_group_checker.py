@@ -9,10 +9,10 @@ import pytest
 from twisted.internet.defer import ensureDeferred
 
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.testing.checks.groups import GroupChecker
-from twisted_broker.testing.checks.replica_contents import Line
-from twisted_broker.testing.sim.client_notes import Notes
-from twisted_broker.testing.sim.member import Member
+from twisted_broker.simulation.checks.groups import GroupChecker
+from twisted_broker.simulation.checks.replica_contents import Line
+from twisted_broker.simulation.client_notes import Notes
+from twisted_broker.simulation.member import Member
 from twisted_broker.wire.messages import groups
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -7,7 +7,7 @@ import io
 import pytest
 
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.testing.checks.history import Fate, History, Recorder
+from twisted_broker.simulation.checks.history import Fate, History, Recorder
 
 T0 = TopicPartition("t", 0)
 

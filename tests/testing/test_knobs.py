@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import twisted_broker
-from twisted_broker.testing.sim.knobs import KNOBS, STEPS, Knob, turned
+from twisted_broker.simulation.knobs import KNOBS, STEPS, Knob, turned
 
 PACKAGE = Path(twisted_broker.__file__).parent
 ALL = KNOBS | STEPS

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from twisted_broker.cluster.metadata_check import LogEnd
-from twisted_broker.testing.faults.metadata import _Rescue
+from twisted_broker.simulation.faults.metadata import _Rescue
 
 
 def test_a_damaged_copy_is_no_witness_of_an_older_controller() -> None:

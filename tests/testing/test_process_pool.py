@@ -12,7 +12,7 @@ from itertools import islice
 
 import pytest
 
-from twisted_broker.testing.process_pool import Died, run_all
+from twisted_broker.simulation.process_pool import Died, run_all
 
 # Forks: in a process that has run all unit tests a lock may be held by another thread.
 pytestmark = pytest.mark.clients
@@ -87,7 +87,7 @@ def test_nothing_stays_of_a_caller_that_is_killed() -> None:
     """
     program = """
 import time
-from twisted_broker.testing.process_pool import run_all
+from twisted_broker.simulation.process_pool import run_all
 def items():
     yield 0
     yield 2

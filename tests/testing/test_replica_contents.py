@@ -11,8 +11,8 @@ from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.log import Log
 from twisted_broker.log.recovery import load_log
 from twisted_broker.log.segment import OpenFiles
-from twisted_broker.testing.checks.replica_contents import Line, Mirror
-from twisted_broker.testing.sim.disk import SimDisk
+from twisted_broker.simulation.checks.replica_contents import Line, Mirror
+from twisted_broker.simulation.disk import SimDisk
 
 
 def replica(*values: bytes) -> tuple[Log, SimDisk]:

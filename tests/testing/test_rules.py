@@ -15,14 +15,14 @@ from twisted_broker.image.entries import TopicImage
 from twisted_broker.image.metadata_image import MetadataImage
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.log import Log
-from twisted_broker.testing.checks.clients import ClientChecker, _Finals
-from twisted_broker.testing.checks.committed_state import CommittedState, Violation
-from twisted_broker.testing.checks.end_state import what_is_missing
-from twisted_broker.testing.checks.history import Fate
-from twisted_broker.testing.checks.replica_contents import Line
-from twisted_broker.testing.checks.replicas import ReplicaChecker
-from twisted_broker.testing.sim.client_notes import Attempt
-from twisted_broker.testing.sim.disk import SimDisk
+from twisted_broker.simulation.checks.clients import ClientChecker, _Finals
+from twisted_broker.simulation.checks.committed_state import CommittedState, Violation
+from twisted_broker.simulation.checks.end_state import what_is_missing
+from twisted_broker.simulation.checks.history import Fate
+from twisted_broker.simulation.checks.replica_contents import Line
+from twisted_broker.simulation.checks.replicas import ReplicaChecker
+from twisted_broker.simulation.client_notes import Attempt
+from twisted_broker.simulation.disk import SimDisk
 from twisted_broker.topic_names import TRANSACTIONS_TOPIC
 from twisted_broker.wire.records import set_offsets_and_epoch
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from twisted_broker.testing.run_state import RunState, source_of
+from twisted_broker.simulation.run_state import RunState, source_of
 
 RUN = {"source": "a", "brokers": 3}
 

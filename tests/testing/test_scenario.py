@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from twisted_broker.testing.scenario.__main__ import (
+from twisted_broker.simulation.scenario.__main__ import (
     ScenarioFailed,
     ScenarioRunner,
     main,
     vocabulary,
 )
-from twisted_broker.testing.scenario.language import ScenarioError, Vocabulary, read_lines
+from twisted_broker.simulation.scenario.language import ScenarioError, Vocabulary, read_lines
 
 OPENING = "# a cluster\n\nbrokers 2\nmake topic t on 2\n"
 

@@ -8,9 +8,9 @@ import pytest
 from twisted.internet.task import Clock
 
 from twisted_broker.log.errors import WorkerStopped
-from twisted_broker.testing.sim.disk import SimDisk
-from twisted_broker.testing.sim.disk_faults import Crash, Fault
-from twisted_broker.testing.sim.stalling_worker import StallingWorker
+from twisted_broker.simulation.disk import SimDisk
+from twisted_broker.simulation.disk_faults import Crash, Fault
+from twisted_broker.simulation.stalling_worker import StallingWorker
 
 
 def disk_with(data: bytes, **options: int) -> SimDisk:

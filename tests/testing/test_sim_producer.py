@@ -13,12 +13,12 @@ import pytest
 from twisted.internet.defer import Deferred, ensureDeferred, succeed
 
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.testing.checks.history import Fate
-from twisted_broker.testing.sim.client_notes import Attempt, Notes
-from twisted_broker.testing.sim.options import options_of
-from twisted_broker.testing.sim.producer import Producer
-from twisted_broker.testing.sim.transaction_notes import Transaction, TransactionNotes
-from twisted_broker.testing.sim.transactional_producer import TransactionalProducer
+from twisted_broker.simulation.checks.history import Fate
+from twisted_broker.simulation.client_notes import Attempt, Notes
+from twisted_broker.simulation.options import options_of
+from twisted_broker.simulation.producer import Producer
+from twisted_broker.simulation.transaction_notes import Transaction, TransactionNotes
+from twisted_broker.simulation.transactional_producer import TransactionalProducer
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.messages import produce
 from twisted_broker.wire.records import BatchView

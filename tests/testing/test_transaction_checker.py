@@ -10,10 +10,10 @@ import pytest
 
 from tests.api.group_api import broker, image, topic
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.testing.checks.committed_state import CommittedState
-from twisted_broker.testing.checks.replica_contents import Line
-from twisted_broker.testing.checks.transactions import TransactionChecker
-from twisted_broker.testing.sim.transaction_notes import Outcome, Transaction, TransactionNotes
+from twisted_broker.simulation.checks.committed_state import CommittedState
+from twisted_broker.simulation.checks.replica_contents import Line
+from twisted_broker.simulation.checks.transactions import TransactionChecker
+from twisted_broker.simulation.transaction_notes import Outcome, Transaction, TransactionNotes
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 KEY, STATE = (b"i" * 16, 0), (b"s" * 16, 0)

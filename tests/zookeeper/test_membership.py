@@ -17,7 +17,7 @@ from twisted_broker.image.entries import Endpoint
 from twisted_broker.image.metadata_image import BROKER_RESOURCE, TOPIC_RESOURCE
 from twisted_broker.installed import install
 from twisted_broker.settings import ConfigError
-from twisted_broker.testing.memory_zookeeper import MemoryEnsemble, MemoryZooKeeper
+from twisted_broker.simulation.memory_zookeeper import MemoryEnsemble, MemoryZooKeeper
 from twisted_broker.zookeeper.config_watch import ConfigWatch
 from twisted_broker.zookeeper.kazoo_client import KazooZooKeeper
 from twisted_broker.zookeeper.membership import Membership

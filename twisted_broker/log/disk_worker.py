@@ -14,7 +14,7 @@ Owns `DiskThread`, the port `IDiskWorker` in production.
    what is to be done `side_by_side` is done by those that there are.
 
 Ring 2. Source: docs/ARCHITECTURE.md 7. Not here: its doubles in memory (`memory.InlineWorker`,
-`testing/sim/disk.py`).
+`simulation/disk.py`).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ once.
 1. A removed or replaced file lives on for those who hold it open, as on a disk.
 2. A hole made by `truncate` costs no memory until it is written.
 
-Source: `interfaces.IFileSystem`. Not here: loss and faults (`testing/sim/disk.py`).
+Source: `interfaces.IFileSystem`. Not here: loss and faults (`simulation/disk.py`).
 """
 
 from __future__ import annotations

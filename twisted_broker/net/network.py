@@ -1,6 +1,6 @@
 """The network port over the real reactor.
 
-Owns listening, connecting and the sending of file slices; `testing/sim/network.py` is its twin in
+Owns listening, connecting and the sending of file slices; `simulation/network.py` is its twin in
 memory.
 
 1. A slice goes by `sendfile` on our own transport, and by read and write on any other, where the

@@ -6,7 +6,7 @@ process.
 1. Time goes on as it does outside, ahead of it by what it was advanced.
 2. To advance is to run all that falls due, timer by timer. Sockets have a turn after each step of
    it: a client's request is answered in between.
-3. A paused machine's timers wait; those of one that is gone never run (`testing/sim/clock.py`).
+3. A paused machine's timers wait; those of one that is gone never run (`simulation/clock.py`).
 
 Source: `twisted.internet.task.Clock`. Not here: the machines (`machine.py`).
 """
@@ -21,7 +21,7 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from twisted_broker.testing.sim.clock import NodeClock, SimCall, SimClock, name_of
+from twisted_broker.simulation.clock import NodeClock, SimCall, SimClock, name_of
 
 _STEP_SECONDS = 0.05
 # A chain of calls that are due at once must not keep the sockets waiting for ever.

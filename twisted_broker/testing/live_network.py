@@ -10,7 +10,7 @@ Owns `LiveNetwork` (links and their faults), `MachineNetwork` (the network port 
 4. A client's bytes and the end of its connection reach a machine only by its own clock: never one
    that is frozen or gone.
 
-Source: our own. Not here: connections in memory (`testing/sim/network.py`), which machine is struck
+Source: our own. Not here: connections in memory (`simulation/network.py`), which machine is struck
 (`machine.py`).
 """
 
@@ -26,10 +26,10 @@ from twisted.python.failure import Failure
 
 from twisted_broker.interfaces import IFile
 from twisted_broker.net.network import ReactorNetwork, copy_slice
+from twisted_broker.simulation.clock import NodeClock
+from twisted_broker.simulation.network import HostNetwork, NetworkConditions, SimNetwork
+from twisted_broker.simulation.transport import Pipe, SimTransport
 from twisted_broker.testing.live_clock import LiveClock
-from twisted_broker.testing.sim.clock import NodeClock
-from twisted_broker.testing.sim.network import HostNetwork, NetworkConditions, SimNetwork
-from twisted_broker.testing.sim.transport import Pipe, SimTransport
 from twisted_broker.testing.trace import Peer, Trace
 
 CLIENTS = "client"

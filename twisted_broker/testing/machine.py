@@ -9,7 +9,7 @@ found by the next process as the disk has it.
    (`data`) only stalls: it is the system's.
 3. A job of a disk waits while that stalls; nothing else does.
 
-Source: `testing/sim/node.py`, on a real clock. Not here: brokers (`running_cluster.py`).
+Source: `simulation/node.py`, on a real clock. Not here: brokers (`running_cluster.py`).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from twisted.internet.defer import maybeDeferred
 from twisted_broker.interfaces import Runtime
 from twisted_broker.log.filesystem import OsFile, OsFileSystem
 from twisted_broker.net.network import ReactorNetwork
+from twisted_broker.simulation.clock import NodeClock
+from twisted_broker.simulation.disk import SimDisk
+from twisted_broker.simulation.disk_faults import Fault
+from twisted_broker.simulation.stalling_worker import StallingWorker
 from twisted_broker.testing.live_network import LiveNetwork, MachineNetwork
-from twisted_broker.testing.sim.clock import NodeClock
-from twisted_broker.testing.sim.disk import SimDisk
-from twisted_broker.testing.sim.disk_faults import Fault
-from twisted_broker.testing.sim.stalling_worker import StallingWorker
 
 OPERATIONS = ("any", "create", "fsync", "open", "read", "remove", "rename", "truncate", "write")
 _NAMES = {"any": "", "fsync": "sync"}

@@ -17,8 +17,8 @@ from twisted_broker.broker import Broker
 from twisted_broker.config import SAMPLE_VALUES, BrokerConfig
 from twisted_broker.interfaces import Runtime
 from twisted_broker.log.memory import InlineWorker, MemoryFileSystem
+from twisted_broker.simulation.memory_network import MemoryNetwork
 from twisted_broker.testing.cluster_calls import ClusterCalls
-from twisted_broker.testing.memory_network import MemoryNetwork
 
 _LISTENERS = "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093"
 _BEGAN_MS = 1_700_000_000_000

@@ -1,7 +1,7 @@
 """What a client is to do, what it notes, and when it stops.
 
 1. Every client notes what it does before it does it, and what it is told when it is told
-   (`testing.checks.history.Recorder`).
+   (`simulation.checks.history.Recorder`).
 2. It stops when its standard input ends: when it is told to, and when who started it is no more.
 3. A producer sends small bursts at a pace, waits with the next while many records are on the way,
    and waits for all answers when it stops.
@@ -18,7 +18,7 @@ from random import Random
 from threading import Event, Thread
 from typing import TextIO
 
-from twisted_broker.testing.checks.history import Fate, Recorder
+from twisted_broker.simulation.checks.history import Fate, Recorder
 
 BURST, PACE_SECONDS, MOST_ON_THE_WAY = 4, 0.03, 400
 PATIENCE_MS = 600_000

@@ -22,7 +22,7 @@ from threading import Thread
 from typing import Protocol
 
 from tests.faults.clients.job import Work
-from twisted_broker.testing.checks.history import Fate, copy_of
+from twisted_broker.simulation.checks.history import Fate, copy_of
 
 LIMIT_SECONDS, STUCK_SECONDS = 20, 30
 STUCK = 75

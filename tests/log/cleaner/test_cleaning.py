@@ -30,8 +30,8 @@ from twisted_broker.log.memory import MemoryFileSystem
 from twisted_broker.log.reading import aborted_transactions
 from twisted_broker.log.segment import LogSegment
 from twisted_broker.log.verification import NOT_REQUIRED
-from twisted_broker.testing.sim.disk import SimDisk
-from twisted_broker.testing.sim.disk_faults import Crash
+from twisted_broker.simulation.disk import SimDisk
+from twisted_broker.simulation.disk_faults import Crash
 from twisted_broker.wire.compression import GZIP
 from twisted_broker.wire.legacy import build_message_set, iterate_entries
 from twisted_broker.wire.record_walk import Record

@@ -28,8 +28,8 @@ from twisted_broker.log.segment import file_name
 from twisted_broker.log.verification import NOT_REQUIRED
 from twisted_broker.replication.explain.cleaning_state import Cleaning, cleaning_state
 from twisted_broker.replication.explain.reasons import Moment
-from twisted_broker.testing.sim.disk_faults import Fault
-from twisted_broker.testing.sim.stalling_worker import StallingWorker
+from twisted_broker.simulation.disk_faults import Fault
+from twisted_broker.simulation.stalling_worker import StallingWorker
 from twisted_broker.turns import Turns
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.schema import run_whole

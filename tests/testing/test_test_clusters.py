@@ -351,3 +351,57 @@ def test_pytest_twisted(tmp_path: Path) -> None:
         env=os.environ | {"PYTHONPATH": str(HERE)},
     )
     assert "2 passed" in done.stdout, done.stdout + done.stderr
+
+
+class _Interrupted(Exception):
+    pass
+
+
+def test_a_call_that_is_interrupted_leaves_its_answer_to_nobody() -> None:
+    """As Ctrl-C does, or the time-out of a test: the calls after it have answers of their own."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise _Interrupted
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with Cluster(topics={"orders": 1}) as cluster:
+            orders = cluster.topic("orders")
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            with pytest.raises(_Interrupted):
+                orders.records(at_least=1, within="100ms")
+            with pytest.raises(ClusterTimeout, match="not 2"):
+                orders.records(at_least=2, within="150ms")
+            assert orders.produce([b"one"]) == [(0, 0)]
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_call_that_is_cancelled_leaves_its_answer_to_nobody() -> None:
+    async def program() -> list[bytes | None]:
+        async with AsyncCluster(topics={"orders": 1}) as cluster:
+            orders = await cluster.topic("orders")
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(orders.records(at_least=1, within="100ms"), 0.05)
+            with pytest.raises(ClusterTimeout, match="not 2"):
+                await orders.records(at_least=2, within="150ms")
+            assert await orders.produce([b"one"]) == [(0, 0)]
+            return [each.value for each in await orders.records(at_least=1)]
+
+    assert asyncio.run(program()) == [b"one"]
+
+
+def test_a_closed_cluster_says_so() -> None:
+    with Cluster() as cluster:
+        first = cluster.broker(1)
+    for call in (first.kill, lambda: cluster.topic("orders"), lambda: cluster.clock.advance(1)):
+        with pytest.raises(ClusterError, match="the cluster is closed"):
+            call()
+
+
+def test_what_a_cluster_takes_is_said() -> None:
+    with pytest.raises(TypeError, match="brokers takes a number, not '3'"):
+        Cluster("3")
+    with pytest.raises(TypeError, match="topics takes partitions by name"):
+        Cluster(topics=["orders"])

@@ -158,20 +158,24 @@ class ClusterClient:
         """As of the last metadata."""
         return self._brokers.get(broker_id)
 
+    def any_order(self) -> list[BrokerEndPoint]:
+        """Whom to ask what any broker answers, one after the other."""
+        known = list(self._brokers.values())
+        self.runtime.random.shuffle(known)
+        first = list(self._bootstrap)
+        self.runtime.random.shuffle(first)
+        return [*known, *first]
+
     async def send_to_any(self, request: Any, ours: int) -> Any:
         """The answer of the first broker that gives one. Raises `BrokersUnreachable`, with
         `AuthenticationFailed` where brokers are there, and BrokerError(UNSUPPORTED_VERSION) of the
         last.
         """
-        known = list(self._brokers.values())
-        self.runtime.random.shuffle(known)
-        first = list(self._bootstrap)
-        self.runtime.random.shuffle(first)
         failures: list[str] = []
         refused = 0
         unsupported: BrokerError | None = None
         tried: set[tuple[str, int]] = set()
-        for endpoint in (*known, *first):
+        for endpoint in self.any_order():
             if (endpoint.host, endpoint.port) in tried:
                 continue
             tried.add((endpoint.host, endpoint.port))

@@ -8,6 +8,7 @@ Source: our own. Not here: what a cluster is (`cluster.py`).
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import Awaitable, Iterable, Mapping
 from typing import Any
@@ -52,6 +53,7 @@ class _Calls:
         self._calling = asyncio.Lock()
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
+        self._length: int | None = None
 
     async def call(self, name: str, /, **arguments: Any) -> Any:
         """Raises ClusterError, ClusterTimeout."""
@@ -63,11 +65,23 @@ class _Calls:
             assert self._writer is not None
             self._writer.write(self.connection.request(name, arguments))
             try:
-                (length,) = LENGTH.unpack(await self._reader.readexactly(LENGTH.size))
-                answer = await self._reader.readexactly(length)
+                # Those before it are of calls that were cancelled.
+                while (found := await self._next_answer(self._reader))["id"] != (
+                    self.connection.number
+                ):
+                    pass
             except (asyncio.IncompleteReadError, ConnectionError):
                 raise self.connection.died() from None
-            return self.connection.result(answer)
+            return self.connection.result(found)
+
+    async def _next_answer(self, reader: asyncio.StreamReader) -> dict[str, Any]:
+        """One that is cancelled goes on at the next call."""
+        if self._length is None:
+            (self._length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
+        answer = await reader.readexactly(self._length)
+        self._length = None
+        found: dict[str, Any] = json.loads(answer)
+        return found
 
     def close(self) -> None:
         if self._writer is not None:

@@ -123,6 +123,10 @@ def start_arguments(
     data: str | os.PathLike[str] | None,
 ) -> dict[str, Any]:
     """Of the call `start`. Raises TypeError."""
+    if not isinstance(brokers, int):
+        raise TypeError(f"brokers takes a number, not {brokers!r}")
+    if topics is not None and not isinstance(topics, Mapping):
+        raise TypeError(f'topics takes partitions by name, as {{"orders": 1}}, not {topics!r}')
     return {
         "brokers": brokers,
         "settings": settings_text(settings),

@@ -28,6 +28,7 @@ from twisted_broker.consumer.group_offsets import commit_offsets
 from twisted_broker.consumer.record_iterator import records_of
 from twisted_broker.image.entries import PartitionRegistration, TopicImage
 from twisted_broker.interfaces import Runtime, TopicPartition
+from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
 from twisted_broker.wire.errors import BrokerError, ErrorCode, error_of
 from twisted_broker.wire.legacy import iterate_entries
 from twisted_broker.wire.messages import fetch, groups, list_offsets, offsets, topics, transactions
@@ -67,6 +68,28 @@ def _text(content: bytes | memoryview | None) -> str | None:
     return None if content is None else base64.b64encode(content).decode()
 
 
+def _address(broker: Broker) -> str:
+    """Of its first listener for clients."""
+    return next(each.address for each in broker.listeners if not each.is_controller)
+
+
+class _OwnClient(ClusterClient):
+    """One that knows which `brokers` run: it does not wait for one that is silent."""
+
+    def __init__(self, runtime: Runtime, config: ConsumerConfig, brokers: Sequence[Broker]) -> None:
+        super().__init__(runtime, config)
+        self._running = brokers
+
+    def any_order(self) -> list[BrokerEndPoint]:
+        """Raises BrokersUnreachable: none runs."""
+        if not self._running:
+            raise BrokersUnreachable("no broker runs: restart one, or thaw it")
+        running = {_address(each) for each in self._running}
+        order = super().any_order()
+        # A name that is advertised is no address: then each may be one that runs.
+        return [each for each in order if f"{each.host}:{each.port}" in running] or order
+
+
 class ClusterCalls:
     """Of a cluster that runs. `requests(api)`: how many of them clients sent. Methods raise
     CallFailed, and TimeoutError after `within` seconds.
@@ -79,12 +102,9 @@ class ClusterCalls:
         requests: Callable[[str], int] = lambda api: 0,
     ) -> None:
         self._brokers, self._runtime, self.requests = brokers, runtime, requests
-        self.bootstrap = ",".join(
-            next(each.address for each in broker.listeners if not each.is_controller)
-            for broker in brokers
-        )
+        self.bootstrap = ",".join(_address(broker) for broker in brokers)
         config = ConsumerConfig({"bootstrap.servers": self.bootstrap, "client.id": OWN_CLIENT})
-        self._client = ClusterClient(runtime, config)
+        self._client = _OwnClient(runtime, config, brokers)
         self._producer: tuple[int, int] | None = None
         self._sequences: dict[TopicPartition, int] = defaultdict(int)
         self._next_unkeyed: dict[str, int] = defaultdict(int)

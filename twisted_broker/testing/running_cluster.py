@@ -364,7 +364,7 @@ class RunningCluster:
         for each in self._service.brokers:
             if each.config.node_id == node:
                 return each
-        raise CallFailed(f"there is no broker {node}: {', '.join(map(str, self.ids))}")
+        raise CallFailed(f"there is no broker {node}: there are {', '.join(map(str, self.ids))}")
 
     def _process(self, node: int) -> Broker:
         """One that runs. Raises CallFailed."""

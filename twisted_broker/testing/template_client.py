@@ -98,40 +98,49 @@ class Connection:
 
     def __init__(self, control: socket.socket, log: IO[bytes]) -> None:
         self.socket, self._log = control, log
-        self._number = 0
+        self.number = 0
+        """of the last call"""
+        self._parts = bytearray()
         self._calling = threading.Lock()
 
     def call(self, name: str, /, **arguments: Any) -> Any:
         """Raises ClusterError, ClusterTimeout."""
         with self._calling:
+            if self.socket.fileno() < 0:
+                raise ClusterError("the cluster is closed: nothing can be asked of it any more")
             try:
                 self.socket.sendall(self.request(name, arguments))
-                (length,) = LENGTH.unpack(self._received(LENGTH.size))
-                return self.result(self._received(length))
+                # Those before it are of calls that Ctrl-C or a test's time-out left.
+                while (found := json.loads(self._received()))["id"] != self.number:
+                    pass
+                return self.result(found)
             except ConnectionError:
                 raise self.died() from None
 
     def request(self, name: str, arguments: dict[str, Any]) -> bytes:
         """The bytes of a call."""
-        self._number += 1
-        message = json.dumps({"id": self._number, "call": name, **arguments}).encode()
+        self.number += 1
+        message = json.dumps({"id": self.number, "call": name, **arguments}).encode()
         return LENGTH.pack(len(message)) + message
 
-    def result(self, answer: bytes) -> Any:
-        """Of the last call's answer, without its length. Raises ClusterError, ClusterTimeout."""
-        found = json.loads(answer)
+    def result(self, found: dict[str, Any]) -> Any:
+        """Of an answer. Raises ClusterError, ClusterTimeout."""
         if "error" not in found:
             return found["result"]
         raise (ClusterTimeout if found["kind"] == "TimeoutError" else ClusterError)(found["error"])
 
-    def _received(self, count: int) -> bytes:
-        parts = bytearray()
-        while len(parts) < count:
-            part = self.socket.recv(min(count - len(parts), 1 << 20))
+    def _received(self) -> bytes:
+        """The next answer, without its length. One that is interrupted goes on at the next call."""
+        parts = self._parts
+        while len(parts) < LENGTH.size or len(parts) < LENGTH.size + LENGTH.unpack_from(parts)[0]:
+            part = self.socket.recv(1 << 20)
             if not part:
                 raise ConnectionResetError
             parts += part
-        return bytes(parts)
+        end = LENGTH.size + LENGTH.unpack_from(parts)[0]
+        answer = bytes(parts[LENGTH.size : end])
+        del parts[:end]
+        return answer
 
     def died(self) -> ClusterError:
         return ClusterError(f"the cluster's process ended:\n{self.log(0)[-2000:]}")

@@ -405,3 +405,19 @@ def test_who_is_silent_is_not_asked() -> None:
         cluster.broker(3).crash()
         with pytest.raises(ClusterError, match="no broker runs: restart one, or thaw it"):
             cluster.topic("more")
+
+
+def test_a_stop_that_took_too_long_goes_on_or_is_cut_short() -> None:
+    with Cluster(brokers=3) as cluster:
+        for go_on in (True, False):
+            cluster.controller.freeze()
+            with pytest.raises(ClusterTimeout, match="broker 2 has not stopped after"):
+                cluster.broker(2).stop(within=0.1)
+            if go_on:
+                with pytest.raises(ClusterTimeout, match="broker 2 has not stopped after"):
+                    cluster.broker(2).restart(within=0.1)
+            else:
+                cluster.broker(2).kill()
+            cluster.controller.thaw()
+            cluster.clock.advance("10s")
+            cluster.broker(2).restart()

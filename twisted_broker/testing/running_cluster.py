@@ -126,10 +126,15 @@ class _Brokers(LocalCluster):
     def runs(self, broker: Broker) -> bool:
         return broker not in self._ended
 
-    async def leave(self, broker: Broker) -> None:
-        """Stops it in order."""
+    def leave(self, broker: Broker) -> None:
+        """Begins to stop it in order."""
         self._ended[broker] = ensureDeferred(self._stop_broker(broker))
-        await self._ended[broker]
+
+    def left(self, broker: Broker) -> Deferred[None]:
+        """Fires when it has stopped, as that ends."""
+        done: Deferred[None] = Deferred()
+        self._ended[broker].chainDeferred(done)
+        return done
 
     def forget(self, broker: Broker) -> None:
         """Its process ended without a word."""
@@ -376,7 +381,7 @@ class RunningCluster:
     async def kill(self, node: int) -> None:
         """Its process is gone. Nothing for one that does not run. Raises CallFailed."""
         broker = self._broker(node)
-        if self._service.runs(broker):
+        if self._machine(broker).is_on:  # also in the middle of its stop
             self._service.forget(broker)
             await self._machine(broker).off()
             self._note_running()
@@ -412,15 +417,18 @@ class RunningCluster:
         Raises CallFailed, TimeoutError.
         """
         broker = self._broker(node)
-        if not self._service.runs(broker):
+        if not self._machine(broker).is_on:
             return
         if self._machine(broker).is_frozen:
             raise CallFailed(f"{_title(node)} is frozen: thaw it, or kill it")
-        if broker in self._running:
-            self._running.remove(broker)
-        if not self._service.runs(self._service.brokers[0]):
-            broker.skip_controlled_shutdown()
-        left = ensureDeferred(self._service.leave(broker))
+        if self._service.runs(broker):
+            if broker in self._running:
+                self._running.remove(broker)
+            if not self._service.runs(self._service.brokers[0]):
+                broker.skip_controlled_shutdown()
+            self._service.leave(broker)
+        # It may be in the middle of a stop that took too long.
+        left = self._service.left(broker)
         await self._until_done(left, within, f"{_title(node)} has not stopped")
         await self._machine(broker).off()
         await self._until(partial(self._lacks_of_gone, node), within)

@@ -199,8 +199,14 @@ def test_links_that_are_slow_narrow_or_reset() -> None:
         orders = cluster.topic("orders")
         orders.produce([b"0"])
         first, follower = cluster.leader("orders", 0).id, _followers(cluster)[0]
+        producer = producer_of(cluster)
+        sent(producer, 1)
+        assert producer.flush(10) == 0
+        with cluster.link("client", first).delayed("100ms"):
+            sent(producer, 1)
+            assert seconds(lambda: producer.flush(10)) > 0.1
+            assert seconds(lambda: orders.produce([b"of the test itself"])) < 0.1
         for struck in (
-            cluster.link("client", first).delayed("100ms"),
             cluster.link(first, follower).delayed("100ms"),
             cluster.link(first, follower).narrowed(200_000),
         ):

@@ -186,6 +186,7 @@ def test_wrong_names_are_refused_with_the_right_ones(cluster: Cluster) -> None:
         ),
         (lambda: cluster.silence("Produce", topik="a"), "no filter 'topik': did you mean topic"),
         (lambda: cluster.silence("Produce", partition=1), "partition=1 needs a topic"),
+        (lambda: cluster.silence("Produce", times=0), "times is 0: a fault strikes once or more"),
         (
             lambda: cluster.fail("Produce", "NOT_LEADER_OR_FOLLOWER", applied=True),
             "after the work no broker answers NOT_LEADER_OR_FOLLOWER, but one of",

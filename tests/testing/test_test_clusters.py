@@ -255,6 +255,25 @@ def test_the_fixtures(tmp_path: Path) -> None:
     assert "pytest.mark.kafka takes brokers, settings, topics, not nodes" in said
 
 
+def test_clients_log_in_where_settings_want_it() -> None:
+    """The cluster itself is asked past the listener of clients."""
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    settings = {
+        "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": f'{module} required user_a="b";',
+    }
+    for brokers in (1, 3):
+        with Cluster(brokers, settings, topics={"orders": 1}) as cluster:
+            login = {"sasl.mechanisms": "PLAIN", "sasl.username": "a", "sasl.password": "b"}
+            config = {"bootstrap.servers": cluster.bootstrap, "security.protocol": "SASL_PLAINTEXT"}
+            producer = Producer({**config, **login})
+            producer.produce("orders", b"one")
+            assert producer.flush(10) == 0
+            assert [each.value for each in cluster.topic("orders").records()] == [b"one"]
+            cluster.broker(1).restart()
+
+
 def test_the_example_finds_what_a_naive_shop_loses(tmp_path: Path) -> None:
     for each in (HERE / "examples/shop").glob("*.py"):
         shutil.copy(each, tmp_path)

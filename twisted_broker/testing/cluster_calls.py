@@ -8,7 +8,7 @@ socket; its arguments and its result are what JSON has, bytes in base64.
 2. Records are written by an idempotent producer, with acks=all: one that is written twice, or not,
    is a fault of the cluster.
 
-Ring 2: it talks to the brokers by TCP, as clients do. Source: our own.
+Ring 2: it talks to the brokers as clients do, beside those of the test. Source: our own.
 """
 
 from __future__ import annotations
@@ -68,31 +68,42 @@ def _text(content: bytes | memoryview | None) -> str | None:
     return None if content is None else base64.b64encode(content).decode()
 
 
-def _address(broker: Broker) -> str:
-    """Of its first listener for clients."""
-    return next(each.address for each in broker.listeners if not each.is_controller)
+def _address(broker: Broker, listener: str | None = None) -> str:
+    """Of that listener; None: of the first one for clients."""
+    return next(
+        each.address
+        for each in broker.listeners
+        if (not each.is_controller if listener is None else each.name == listener)
+    )
 
 
 class _OwnClient(ClusterClient):
     """One that knows which `brokers` run: it does not wait for one that is silent."""
 
-    def __init__(self, runtime: Runtime, config: ConsumerConfig, brokers: Sequence[Broker]) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        config: ConsumerConfig,
+        brokers: Sequence[Broker],
+        listener: str | None,
+    ) -> None:
         super().__init__(runtime, config)
-        self._running = brokers
+        self._running, self._listener = brokers, listener
 
     def any_order(self) -> list[BrokerEndPoint]:
         """Raises BrokersUnreachable: none runs."""
         if not self._running:
             raise BrokersUnreachable("no broker runs: restart one, or thaw it")
-        running = {_address(each) for each in self._running}
+        running = {_address(each, self._listener) for each in self._running}
         order = super().any_order()
         # A name that is advertised is no address: then each may be one that runs.
         return [each for each in order if f"{each.host}:{each.port}" in running] or order
 
 
 class ClusterCalls:
-    """Of a cluster that runs. `requests(api)`: how many of them clients sent. Methods raise
-    CallFailed, and TimeoutError after `within` seconds.
+    """Of a cluster that runs. `requests(api)`: how many of them clients sent; `listener`: by which
+    the brokers are asked, None: as clients do. Methods raise CallFailed, and TimeoutError after
+    `within` seconds.
     """
 
     def __init__(
@@ -100,11 +111,13 @@ class ClusterCalls:
         brokers: Sequence[Broker],
         runtime: Runtime,
         requests: Callable[[str], int] = lambda api: 0,
+        listener: str | None = None,
     ) -> None:
         self._brokers, self._runtime, self.requests = brokers, runtime, requests
         self.bootstrap = ",".join(_address(broker) for broker in brokers)
-        config = ConsumerConfig({"bootstrap.servers": self.bootstrap, "client.id": OWN_CLIENT})
-        self._client = _OwnClient(runtime, config, brokers)
+        asked = ",".join(_address(broker, listener) for broker in brokers)
+        config = ConsumerConfig({"bootstrap.servers": asked, "client.id": OWN_CLIENT})
+        self._client = _OwnClient(runtime, config, brokers, listener)
         self._producer: tuple[int, int] | None = None
         self._sequences: dict[TopicPartition, int] = defaultdict(int)
         self._next_unkeyed: dict[str, int] = defaultdict(int)

@@ -36,6 +36,8 @@ class Call(Protocol[Done_co]):
 def in_seconds(within: str | float) -> float:
     """Of `"10s"`, `"500ms"`, `"2m"`, or a number of seconds. Raises ValueError."""
     if not isinstance(within, str):
+        if not within >= 0:
+            raise ValueError(f"{within!r} is no duration: write a number of seconds from 0 on")
         return float(within)
     for unit, factor in (("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0), ("d", 86400.0)):
         number = within.removesuffix(unit).strip()

@@ -73,6 +73,9 @@ class Rule:
             raise ValueError(f"after the work no broker answers {error}, but one of {right}")
         if partition is not None and topic is None:
             raise ValueError(f"partition={partition} needs a topic")
+        for name, value in (("times", times), ("skip", skip), ("the delay", seconds)):
+            if value is not None and value < (1 if name == "times" else 0):
+                raise ValueError(f"{name} is {value}: a fault strikes once or more, and later")
         self.applied, self.seconds, self.broker = applied, seconds, broker
         self.topic, self.partition = topic, partition
         self._groups, self._transactions, self._client = group, transactional_id, client_id

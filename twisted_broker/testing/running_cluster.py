@@ -24,6 +24,7 @@ import posixpath
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -40,7 +41,8 @@ from twisted_broker.interfaces import Runtime
 from twisted_broker.local_cluster import LocalCluster
 from twisted_broker.net.listeners import parse_endpoints
 from twisted_broker.reactor_watch import ReactorWatch
-from twisted_broker.security.security_protocol import PROTOCOL_MAP
+from twisted_broker.security.security_protocol import PROTOCOL_MAP, SecurityProtocol
+from twisted_broker.simulation.clock import NodeClock
 from twisted_broker.start_checks import StartError
 from twisted_broker.tap import MEMORY, MonotonicClock, Options, file_limit, production_runtime
 from twisted_broker.testing.admin_calls import AdminCalls
@@ -60,7 +62,7 @@ from twisted_broker.testing.skew import Skews
 _MOST_REPLICAS = 3
 _PAUSE_SECONDS = 0.005
 _BROKER_PORT, _CONTROLLER_PORT = 9092, 9093
-_BETWEEN_BROKERS = "INTERNAL"
+_BETWEEN_BROKERS, _TEST = "INTERNAL", "test"
 _MOST_STEPPED, _STOP_SECONDS = 600.0, 30.0
 _OF_OTHERS = (
     "authorizer.class.name",
@@ -194,27 +196,34 @@ def _with_controller(configs: list[BrokerConfig]) -> list[BrokerConfig]:
     return [BrokerConfig(controller), BrokerConfig(first), *configs[1:]]
 
 
+def _with_own_listener(settings: dict[str, str]) -> dict[str, str]:
+    """With one more, by which brokers talk, unless these settings say by which they do."""
+    own = f"{_BETWEEN_BROKERS}://127.0.0.1:0"
+    listeners = [settings.get("listeners", "PLAINTEXT://127.0.0.1:0"), own]
+    protocols = [settings[PROTOCOL_MAP], f"{_BETWEEN_BROKERS}:PLAINTEXT"]
+    found = settings | {
+        "inter.broker.listener.name": _BETWEEN_BROKERS,
+        "listeners": ",".join(listeners),
+        PROTOCOL_MAP: ",".join(protocols),
+    }
+    if "advertised.listeners" in settings:
+        found["advertised.listeners"] += f",{own}"
+    return found
+
+
 def _on_its_machine(config: BrokerConfig) -> BrokerConfig:
     """Its listeners but the clients' are on the network in memory."""
     values = dict(config.static)
     host = machine_name(config.node_id)
-    controllers = {each.upper() for each in config.names("controller.listener.names")}
-    listeners = [
-        each._replace(host=host, port=_CONTROLLER_PORT) if each.name in controllers else each
-        for each in parse_endpoints("listeners", config.names("listeners"))
-    ]
-    entries = [str(each) for each in listeners]
-    if "broker" in config.names("process.roles") and not values.keys() & set(_OF_OTHERS):
-        own = f"{_BETWEEN_BROKERS}://{host}:{_BROKER_PORT}"
-        entries.append(own)
-        values["inter.broker.listener.name"] = _BETWEEN_BROKERS
-        if "advertised.listeners" in values:
-            values["advertised.listeners"] += f",{own}"
-        protocols = [config.text(PROTOCOL_MAP) or "", f"{_BETWEEN_BROKERS}:PLAINTEXT"]
-        if PROTOCOL_MAP not in values:
-            protocols += [f"{each}:PLAINTEXT" for each in controllers]
-        values[PROTOCOL_MAP] = ",".join(protocols)
-    return BrokerConfig(values | {"listeners": ",".join(entries)})
+    ports = {each.upper(): _CONTROLLER_PORT for each in config.names("controller.listener.names")}
+    ports[_BETWEEN_BROKERS] = _BROKER_PORT
+    for setting in ("listeners", "advertised.listeners"):
+        if setting in values:
+            values[setting] = ",".join(
+                str(each._replace(host=host, port=ports[each.name]) if each.name in ports else each)
+                for each in parse_endpoints(setting, config.names(setting))
+            )
+    return BrokerConfig(values)
 
 
 class RunningCluster:
@@ -235,8 +244,14 @@ class RunningCluster:
             "default.replication.factor": replicas,
             # A controlled shutdown ends with a heartbeat: Kafka's 2 s would be a test's, too.
             "broker.heartbeat.interval.ms": "200",
+            # Kafka's own default, and the controller's, which a secured listener ends.
+            PROTOCOL_MAP: ",".join(
+                [*(f"{each.name}:{each.name}" for each in SecurityProtocol), "CONTROLLER:PLAINTEXT"]
+            ),
             **(settings or {}),
         }
+        if not options.settings.keys() & set(_OF_OTHERS):
+            options.settings = _with_own_listener(options.settings)
         arguments = ["--port", "0", "--brokers", str(brokers), "--data", data or MEMORY]
         try:
             options.parseOptions(arguments)
@@ -251,6 +266,7 @@ class RunningCluster:
             _on_its_machine(each)
             for each in (configs if brokers == 1 else _with_controller(configs))
         ]
+        self._configs = configs
         from twisted.internet import reactor
 
         self._reactor: Any = reactor
@@ -308,12 +324,28 @@ class RunningCluster:
         await self._ready
         self._note_running()
         self.ids = sorted(each.config.node_id for each in self._running)
-        self._calls = ClusterCalls(self._running, self._outside, self._network.trace.count)
+        self._calls = self._own_calls()
         self._changes = Changes(self._calls, self._running, self._members)
         self._admin = AdminCalls(self._calls)
         self._evidence = Evidence(self._calls, self._network.trace)
         for name, partitions in self._topics.items():
             await self._calls.make_topic(name, partitions)
+
+    def _own_calls(self) -> ClusterCalls:
+        """Past the links and listeners of clients, where the brokers have one of their own."""
+        requests = self._network.trace.count
+        if not self._has_own_listener:
+            return ClusterCalls(self._running, self._outside, requests)
+        network = self._network.switch_on(NodeClock(self._clock, _TEST))
+        runtime = replace(self._outside, network=network)
+        return ClusterCalls(self._running, runtime, requests, _BETWEEN_BROKERS)
+
+    @property
+    def _has_own_listener(self) -> bool:
+        return any(
+            each.static.get("inter.broker.listener.name") == _BETWEEN_BROKERS
+            for each in self._configs
+        )
 
     @property
     def calls(self) -> ClusterCalls:
@@ -485,8 +517,7 @@ class RunningCluster:
         names = [CLIENTS if each == CLIENTS else self._name(each) for each in (one, other)]
         if names[0] == names[1]:
             raise CallFailed(f"a link has two ends, not {names[0]} twice")
-        known = self._broker(self.ids[0]).config.static
-        if CLIENTS not in names and known.get("inter.broker.listener.name") != _BETWEEN_BROKERS:
+        if CLIENTS not in names and not self._has_own_listener:
             raise CallFailed(
                 "brokers talk by TCP here, as a setting of listeners or authorizers wants it: only "
                 "links of clients can be struck"

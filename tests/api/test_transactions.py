@@ -23,15 +23,23 @@ from twisted_broker.coordinator.transaction.transaction_decisions import Produce
 from twisted_broker.coordinator.transaction.transaction_publisher import TransactionsTopic
 from twisted_broker.image.metadata_image import TOPIC_RESOURCE
 from twisted_broker.interfaces import Marks, TopicPartition
+from twisted_broker.log.checkpoints import CLEAN_SHUTDOWN
 from twisted_broker.security.acl import Operation, ResourceType
 from twisted_broker.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from twisted_broker.wire.control_batch import ABORT, control_record_type
 from twisted_broker.wire.errors import BrokerError, ErrorCode, error_of
 from twisted_broker.wire.messages.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
 )
+from twisted_broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from twisted_broker.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from twisted_broker.wire.messages.offsets import FindCoordinatorRequest
+from twisted_broker.wire.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
 from twisted_broker.wire.messages.producer_ids import InitProducerIdRequest
 from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequest
 from twisted_broker.wire.messages.transactions import (
@@ -43,6 +51,7 @@ from twisted_broker.wire.messages.transactions import (
     EndTxnRequest,
     ListTransactionsRequest,
 )
+from twisted_broker.wire.records import BatchBuilder, iterate_batches
 from twisted_broker.wire.schema import decode, encode
 
 NONE = ErrorCode.NONE
@@ -509,3 +518,117 @@ def test_a_broker_in_memory_and_its_restart() -> None:
     assert [(each.topic, each.partitions) for each in state.topics] == [("t", [0])]
     again.stop()
     assert not again.fatal
+
+
+class PoweredBroker:
+    """A broker in memory whose client writes transactions of the id into `t-0`."""
+
+    def __init__(self) -> None:
+        self.broker = MemoryBroker(transaction_state_log_num_partitions="1").start()
+        self.broker.ask(FindCoordinatorRequest(coordinator_keys=["id"], key_type=1), 4)
+        topics = [CreatableTopic(name="t", num_partitions=1, replication_factor=1)]
+        self.broker.ask(CreateTopicsRequest(topics=topics, timeout_ms=1000), 5)
+
+    def lose_state_after(self, records: int) -> None:
+        """The power goes; of the newest segment of `__transaction_state` that much was written."""
+        self.broker.stop()
+        files = self.broker.files
+        log = files.open(f"/data/{TRANSACTIONS_TOPIC}-0/{0:020}.log")
+        batches = list(iterate_batches(log.read_at(0, log.size())))
+        log.truncate(sum(batch.size_in_bytes for batch in batches[:records]))
+        log.close()
+        files.remove(f"/data/{CLEAN_SHUTDOWN}")
+        self.broker = MemoryBroker(files, seed=8, transaction_state_log_num_partitions="1").start()
+
+    def init(self) -> ProducerIdAndEpoch:
+        request = InitProducerIdRequest(transactional_id="id", transaction_timeout_ms=60_000)
+        for _ in range(40):
+            begun = self.broker.ask(request, 4)
+            if not begun.error_code:
+                return ProducerIdAndEpoch(begun.producer_id, begun.producer_epoch)
+            self.broker.pass_time(0.1)
+        raise AssertionError(error_of(begun.error_code))
+
+    def write(self, producer: ProducerIdAndEpoch, value: bytes) -> None:
+        """The first record of a transaction."""
+        add = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id="id",
+            v3_and_below_producer_id=producer.producer_id,
+            v3_and_below_producer_epoch=producer.epoch,
+            v3_and_below_topics=named((T0,)),
+        )
+        added = self.broker.ask(add, 3).results_by_topic_v3_and_below
+        assert codes(added) == {T0: NONE}
+        builder = BatchBuilder(
+            producer_id=producer.producer_id,
+            producer_epoch=producer.epoch,
+            base_sequence=0,
+            is_transactional=True,
+        )
+        builder.append(1_700_000_000_000, None, value)
+        data = PartitionProduceData(index=0, records=builder.build())
+        request = ProduceRequest(
+            transactional_id="id",
+            acks=-1,
+            timeout_ms=5_000,
+            topic_data=[TopicProduceData(name="t", partition_data=[data])],
+        )
+        (topic,) = self.broker.ask(request, 8).responses
+        assert topic.partition_responses[0].error_code == 0
+
+    def commit(self, producer: ProducerIdAndEpoch) -> None:
+        request = EndTxnRequest(
+            transactional_id="id",
+            producer_id=producer.producer_id,
+            producer_epoch=producer.epoch,
+            committed=True,
+        )
+        assert self.broker.ask(request, 3).error_code == 0
+        self.broker.pass_time(1)
+
+    def state(self) -> str:
+        request = DescribeTransactionsRequest(transactional_ids=["id"])
+        (state,) = self.broker.ask(request, 0).transaction_states
+        return str(state.transaction_state)
+
+    def committed(self) -> list[bytes | None]:
+        """What read_committed gives of `t-0`, all of which is stable."""
+        partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+        topics = [FetchTopic(topic="t", partitions=[partition])]
+        request = FetchRequest(max_wait_ms=0, isolation_level=1, topics=topics)
+        (topic,) = self.broker.ask(request, 11).responses
+        (found,) = topic.partitions
+        assert found.last_stable_offset == found.high_watermark
+        begins = {each.first_offset for each in found.aborted_transactions or ()}
+        values, is_aborted = list[bytes | None](), False
+        for batch in iterate_batches(bytes(found.records or b"")):
+            is_aborted = is_aborted or batch.base_offset in begins
+            for record in batch.records():
+                if not batch.is_control and not is_aborted:
+                    values.append(record.value)
+                elif batch.is_control and control_record_type(record.key) == ABORT:
+                    is_aborted = False
+        return values
+
+
+def test_an_id_whose_newest_records_a_loss_of_power_took_goes_on() -> None:
+    """Of the transaction whose state was lost nothing is read; what was committed before stays."""
+    run = PoweredBroker()
+    first = run.init()
+    run.write(first, b"committed")
+    run.commit(first)
+    second = run.init()
+    run.write(second, b"orphan")
+    assert (second.producer_id, second.epoch) == (first.producer_id, 1)
+    run.lose_state_after(3)  # EMPTY, ONGOING, PREPARE_COMMIT
+    run.broker.pass_time(5)
+    assert run.state() == "CompleteCommit"
+    assert run.committed() == [b"committed"]
+    third = run.init()
+    assert third.producer_id == first.producer_id and third.epoch > 2
+    run.write(third, b"new")
+    run.commit(third)
+    assert run.state() == "CompleteCommit"
+    assert run.committed() == [b"committed", b"new"]
+    run.broker.stop()
+    assert not run.broker.fatal

@@ -168,7 +168,9 @@ BEHAVIOUR = """
   and AddOffsetsToTxn of a client, and TxnOffsetCommit 5, wait up to 100 ms for the markers of the transaction before; Kafka answers
   CONCURRENT_TRANSACTIONS at once, and clients pause. A marker is sent again when the answer of WriteTxnMarkers lacks its producer or has an
   unknown error code; Kafka throws, and the marker is lost until the partition's next coordinator. A marker that a leader refuses for now
-  is sent again after 0.1 s, then later and later, each second at last; Kafka sends it again at once. Two-phase commit (InitProducerId 6) is not
+  is sent again after 0.1 s, then later and later, each second at last; Kafka sends it again at once. Where a partition
+  holds a newer producer epoch than a prepared transaction, and no newer coordinator wrote there, the newest records of the transactional id were
+  lost: what is open there is aborted, and the id goes on with a higher epoch; Kafka leaves it stuck. Two-phase commit (InitProducerId 6) is not
   supported. The pattern of ListTransactions is RE2's without Unicode classes, `\\b` and flags in its middle, of
   300 elements and 1,000 characters at most; a pattern of `match` of client metrics is so, too. Kafka has no such bounds: nested counts
   take all its memory.

@@ -17,6 +17,7 @@ from tests.coordinator.transaction.transaction_run import (
     T1,
     T2,
     Cluster,
+    Held,
     TransactionRun,
     image_of,
 )
@@ -1140,20 +1141,161 @@ def test_a_partition_that_can_hold_no_transaction(error: ErrorCode) -> None:
     assert run.metadata().state is COMPLETE_COMMIT
 
 
-@pytest.mark.parametrize(
-    "error", [ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH]
-)
-def test_a_fenced_coordinator_completes_nothing(error: ErrorCode) -> None:
+@pytest.mark.parametrize("is_known_by_its_epoch", [False, True])
+def test_a_fenced_coordinator_completes_nothing(is_known_by_its_epoch: bool) -> None:
     run = TransactionRun()
     producer = run.begun(T0, T1)
-    run.cluster.errors = {T0: error}
+    if is_known_by_its_epoch:
+        run.cluster.held[T0] = Held(5, coordinator_epoch=1)
+    else:
+        run.cluster.errors = {T0: ErrorCode.TRANSACTION_COORDINATOR_FENCED}
     run.end(producer)
     run.pass_ms(5_000)
     assert run.logged()[-1] is PREPARE_COMMIT
     assert len(run.cluster.sent) <= 2 and not run.coordinator.markers.waiting
-    run.cluster.errors = {}
+    run.cluster.errors, run.cluster.held = {}, {}
     after = run.successor()
     assert after.logged()[-1] is COMPLETE_COMMIT
+
+
+# a loss of power took the newest records of an id, and partitions kept what came after them
+def markers_to(run: TransactionRun, partition: TopicPartition) -> list[tuple[int, bool]]:
+    """Epoch and outcome of the markers that the partition took, in order."""
+    return [
+        (epoch, is_commit)
+        for sent in run.cluster.sent
+        for (_, epoch, is_commit), where in sent.written
+        if where == partition
+    ]
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_later_transaction_whose_state_was_lost_is_aborted(
+    run: TransactionRun, commit: bool
+) -> None:
+    """Its producer, which may still be there, hears of no commit; the next one has an epoch above
+    that of every partition.
+    """
+    producer = run.begun(T0, T1, T2, client=run.version)
+    run.cluster.held = {T0: Held(0), T1: Held(4)}
+    lost = ProducerIdAndEpoch(producer.producer_id, 4)
+    with capturedLogs() as logs:
+        run.end(producer, commit=commit, client=run.version)
+    run.pass_ms(2_000)
+    epoch = producer.epoch + (run.version == 2)
+    assert markers_to(run, T0) == markers_to(run, T2) == [(epoch, commit)]
+    assert markers_to(run, T1) == [(5, False)]
+    assert run.logged()[-1] is (COMPLETE_COMMIT if commit else COMPLETE_ABORT)
+    (line,) = [formatEvent(e) for e in logs if e["log_level"].name == "warn"]
+    assert "'id'" in line and "t-1" in line and "epoch 4" in line and f"epoch {epoch}" in line
+    for asked in (commit, not commit):
+        assert run.end(lost, commit=asked, client=run.version) is ErrorCode.PRODUCER_FENCED
+    assert run.init(expected=lost) is ErrorCode.PRODUCER_FENCED
+    after = run.successor()
+    following = after.init()
+    assert following.producer_id == producer.producer_id and following.epoch > 5
+    assert after.add(following, T1, client=run.version) is NONE
+    after.end(following, client=run.version)
+    assert markers_to(after, T1)[-1][1] and after.logged()[-1] is COMPLETE_COMMIT
+
+
+def test_a_later_transaction_of_the_epoch_that_the_marker_has() -> None:
+    """Under version 2 the next transaction begins with the epoch of the last one's marker."""
+    run = TransactionRun(version=2)
+    producer = run.begun(T0, client=2)
+    run.cluster.held = {T0: Held(1)}
+    assert run.end(producer, client=2) == ProducerIdAndEpoch(1001, 1)
+    run.pass_ms(2_000)
+    assert markers_to(run, T0) == [(2, False)] and run.logged()[-1] is COMPLETE_COMMIT
+    assert run.end(ProducerIdAndEpoch(1001, 1), client=2) is ErrorCode.PRODUCER_FENCED
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+def test_a_coordinator_ends_while_it_aborts_what_was_lost(
+    run: TransactionRun, is_written: bool
+) -> None:
+    producer = run.begun(T0, T1, client=run.version)
+    run.cluster.held = {T0: Held(0), T1: Held(4)}
+    run.cluster.answers = False
+    run.end(producer, client=run.version)
+    for sent in list(run.cluster.sent):
+        sent.answer()
+    run.pass_ms(100)
+    abort = run.cluster.sent[-1]
+    assert [marker.producer_epoch for marker in abort.request.markers] == [5]
+    if is_written:
+        run.cluster.held[T1] = Held(5, is_open=False)
+    run.cluster.answers = True
+    after = run.successor()
+    after.pass_ms(2_000)
+    assert after.logged()[-1] is COMPLETE_COMMIT
+    assert markers_to(after, T1) == [(6 if is_written else 5, False)]
+    assert after.init().epoch > after.cluster.held[T1].epoch
+
+
+def test_an_abort_of_what_was_lost_is_sent_until_it_is_written(run: TransactionRun) -> None:
+    producer = run.begun(T0, client=run.version)
+    run.cluster.held = {T0: Held(4)}
+    run.cluster.answers = False
+    run.end(producer, client=run.version)
+    run.cluster.sent[0].answer()
+    run.pass_ms(100)
+    run.cluster.sent[1].answer({T0: ErrorCode.NOT_ENOUGH_REPLICAS})
+    run.cluster.answers = True
+    run.pass_ms(2_000)
+    assert [s.request.markers[0].producer_epoch for s in run.cluster.sent[1:]] == [5, 5]
+    assert len(run.cluster.described) == 1 and run.logged()[-1] is COMPLETE_COMMIT
+
+
+def test_a_leader_that_does_not_say_what_it_holds_is_asked_again(run: TransactionRun) -> None:
+    producer = run.begun(T0, client=run.version)
+    run.cluster.held = {T0: Held(4)}
+    run.cluster.describe_error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    with capturedLogs() as logs:
+        run.end(producer, client=run.version)
+    assert any("TOPIC_AUTHORIZATION_FAILED" in str(formatEvent(event)) for event in logs)
+    run.pass_ms(2_000)
+    run.cluster.describe_error, run.cluster.describe_fails = NONE, True
+    run.pass_ms(2_000)
+    assert run.logged()[-1] is PREPARE_COMMIT and run.coordinator.markers.waiting == 0
+    run.cluster.describe_fails = False
+    run.pass_ms(2_000)
+    assert run.logged()[-1] is COMPLETE_COMMIT and markers_to(run, T0) == [(5, False)]
+
+
+def test_a_partition_that_was_refused_and_is_behind_now_gets_its_own_marker() -> None:
+    """Another leader answers by then: nothing is known to be open there."""
+    run = TransactionRun(version=2)
+    producer = run.begun(T0, client=2)
+    run.cluster.answers = False
+    run.end(producer, client=2)
+    run.cluster.held = {T0: Held(1, is_open=False)}
+    run.cluster.answers = True
+    run.cluster.sent[0].answer({T0: ErrorCode.INVALID_PRODUCER_EPOCH})
+    run.pass_ms(2_000)
+    assert markers_to(run, T0) == [(1, True)] and run.logged()[-1] is COMPLETE_COMMIT
+
+
+def test_a_partition_that_holds_the_last_epoch_is_given_up(run: TransactionRun) -> None:
+    producer = run.begun(T0, client=run.version)
+    run.cluster.held = {T0: Held(LAST_EPOCH)}
+    with capturedLogs() as logs:
+        run.end(producer, client=run.version)
+    run.pass_ms(2_000)
+    assert run.logged()[-1] is PREPARE_COMMIT and not run.coordinator.markers.waiting
+    (line,) = [formatEvent(e) for e in logs if e["log_level"].name == "error"]
+    assert line is not None and "no epoch is left" in line
+
+
+def test_an_abort_with_the_last_epoch_brings_a_new_producer_id(run: TransactionRun) -> None:
+    producer = run.begun(T0, client=run.version)
+    run.cluster.held = {T0: Held(EXHAUSTED_EPOCH)}
+    run.end(producer, client=run.version)
+    run.pass_ms(2_000)
+    assert markers_to(run, T0) == [(LAST_EPOCH, False)] and run.logged()[-1] is COMPLETE_COMMIT
+    lost = ProducerIdAndEpoch(1001, EXHAUSTED_EPOCH)
+    assert run.end(lost, client=run.version) is ErrorCode.PRODUCER_FENCED
+    assert run.init() == ProducerIdAndEpoch(1002, 0)
 
 
 def test_no_leader_yet(run: TransactionRun) -> None:

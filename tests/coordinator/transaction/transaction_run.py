@@ -5,6 +5,7 @@ says so.
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from dataclasses import dataclass
 from typing import Any
 
 from twisted.internet.defer import Deferred, ensureDeferred, fail, succeed
@@ -38,7 +39,15 @@ from twisted_broker.image.metadata_image import MetadataDelta, MetadataImage
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.turns import Turns
 from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.messages.producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
 from twisted_broker.wire.messages.transactions import (
+    WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
     WritableTxnMarkerTopicResult,
@@ -82,6 +91,21 @@ def image_of(leaders: dict[TopicPartition, int], fenced: frozenset[int] = frozen
     return MetadataImage(brokers=brokers, topics_by_name=named, topics_by_id=by_id)
 
 
+@dataclass
+class Held:
+    """What a partition knows of the only producer; `is_open`: a transaction of that epoch."""
+
+    epoch: int
+    coordinator_epoch: int = 0
+    is_open: bool = True
+
+    def refuses(self, marker: WritableTxnMarker) -> bool:
+        is_its_own = marker.producer_epoch == self.epoch and marker.transaction_version >= 2
+        return marker.producer_epoch < self.epoch or (
+            is_its_own and self.is_open and self.epoch < 32767
+        )
+
+
 class Leader:
     """The connection to one broker: keeps what it is sent, answers as it is set."""
 
@@ -93,18 +117,45 @@ class Leader:
     def negotiate(self) -> Deferred[Any]:
         if self.cluster.down:
             return fail(ConnectionLost("down"))
-        self.api_versions = {27: self.cluster.versions}
+        self.api_versions = {27: self.cluster.versions, 61: (0, 0)}
         return succeed(self.api_versions)
 
     def highest_version(self, api_key: int, ours: int) -> int:
         return min(self.api_versions[api_key][1], ours)
 
-    def send(self, request: WriteTxnMarkersRequest, version: int) -> Deferred[Any]:
+    def send(self, request: Any, version: int) -> Deferred[Any]:
+        if isinstance(request, DescribeProducersRequest):
+            return self._describe(request)
         sent = Sent(self, request, version)
         self.cluster.sent.append(sent)
         if self.cluster.answers:
             sent.answer()
         return sent.waiting
+
+    def _describe(self, request: DescribeProducersRequest) -> Deferred[Any]:
+        self.cluster.described.append(request)
+        if self.cluster.describe_fails:
+            return fail(ConnectionLost("lost"))
+        response = DescribeProducersResponse()
+        for topic in request.topics:
+            answer = TopicResponse(name=topic.name)
+            for index in topic.partition_indexes:
+                partition = PartitionResponse(partition_index=index)
+                partition.error_code = self.cluster.describe_error
+                partition.active_producers.append(ProducerState(producer_id=7, producer_epoch=9))
+                held = self.cluster.held.get(TopicPartition(topic.name, index))
+                if held is not None:
+                    partition.active_producers.append(
+                        ProducerState(
+                            producer_id=1001,
+                            producer_epoch=held.epoch,
+                            coordinator_epoch=held.coordinator_epoch,
+                            current_txn_start_offset=5 if held.is_open else -1,
+                        )
+                    )
+                answer.partitions.append(partition)
+            response.topics.append(answer)
+        return succeed(response)
 
     def close(self) -> None:
         self.closed = True
@@ -128,8 +179,21 @@ class Sent:
         ]
 
     def answer(self, errors: dict[TopicPartition, ErrorCode] | None = None) -> None:
-        """NONE for all, but what `errors` or the cluster's errors name."""
-        errors = self.leader.cluster.errors if errors is None else errors
+        """NONE for all, but what `errors` or the cluster's errors name, and what a partition
+        refuses.
+        """
+        errors = dict(self.leader.cluster.errors if errors is None else errors)
+        for marker in self.request.markers:
+            for topic in marker.topics:
+                for index in topic.partition_indexes:
+                    partition = TopicPartition(topic.name, index)
+                    held = self.leader.cluster.held.get(partition)
+                    if held is None or partition in errors:
+                        continue
+                    if held.refuses(marker):
+                        errors[partition] = ErrorCode.INVALID_PRODUCER_EPOCH
+                    else:
+                        held.epoch, held.is_open = marker.producer_epoch, False
         self.written = [
             (
                 (marker.producer_id, marker.producer_epoch, marker.transaction_result),
@@ -181,6 +245,9 @@ class Cluster:
         self.answers, self.down = True, False
         self.versions = (1, 2)
         self.errors: dict[TopicPartition, ErrorCode] = {}
+        self.held: dict[TopicPartition, Held] = {}
+        self.described: list[DescribeProducersRequest] = []
+        self.describe_error, self.describe_fails = ErrorCode.NONE, False
 
     def connect(self, host: str, port: int) -> Leader:
         self.connections.append(Leader(self, host, port))

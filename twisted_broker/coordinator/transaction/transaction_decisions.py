@@ -215,6 +215,8 @@ def _check_end(metadata: TransactionMetadata, producer: ProducerIdAndEpoch) -> b
     if metadata.state in PREPARED:
         is_valid = after_bump
     elif metadata.state in COMPLETE:
+        # An end at the exhausted epoch brings another producer id: this one was fenced.
+        after_bump = after_bump and epoch != EXHAUSTED_EPOCH
         is_valid = after_bump or after_rotation or epoch == metadata.producer_epoch
     else:
         is_valid = epoch == metadata.producer_epoch

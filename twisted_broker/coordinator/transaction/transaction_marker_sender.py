@@ -13,30 +13,36 @@ Owns `TransactionMarkerSender`, `PendingCompletion`, and one queue for each dest
    lacks replicas for long costs a request each second, and a marker more in its log each time where
    that is found after the append (NOT_ENOUGH_REPLICAS_AFTER_APPEND).
 3. It is no longer sent when the shard it comes from is closed: the next coordinator sends it again.
-   Nor when a leader knows a newer coordinator or a newer epoch: the transaction then is not
-   completed here.
+   Nor when a leader knows a newer coordinator: the transaction then is not completed here.
+   A leader that holds a newer epoch of the producer and no newer coordinator (it is asked, with
+   DescribeProducers) shows that this coordinator's own newest records were lost. A producer gets a
+   newer epoch when its transaction is complete, so that partition has this marker already, and
+   what is open there is a later transaction whose end nobody asked for, or whose end was lost: it
+   is aborted with the epoch above, and COMPLETE_* carries a higher one still
+   (`TxnTransitMetadata.fencing`). Nothing of it is remembered: after a crash it is done again.
 4. A partition of a deleted topic needs no marker. While the image lacks the coordinator's own
    topic no topic counts as deleted.
 5. `on_complete` is called when no partition of a transaction waits, once.
 6. Memory: each prepared transaction waits here once for each of its brokers; that bounds it.
 
 Source: Apache Kafka 4.3.1 `TransactionMarkerChannelManager`,
-`TransactionMarkerRequestCompletionHandler`. Not here: writing markers into logs, and the record
-that ends the transaction (`transaction_coordinator.py`).
+`TransactionMarkerRequestCompletionHandler`, which gives up where records were lost. Not here:
+writing markers into logs, and the record that ends the transaction (`transaction_coordinator.py`).
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from twisted_broker.coordinator.transaction.transaction_metadata import (
+    LAST_EPOCH,
     PREPARE_COMMIT,
     TransactionMetadata,
     TxnTransitMetadata,
@@ -44,7 +50,13 @@ from twisted_broker.coordinator.transaction.transaction_metadata import (
 from twisted_broker.coordinator.transaction.transaction_state_manager import TransactionShard
 from twisted_broker.interfaces import IClock, IDelayedCall, TopicPartition
 from twisted_broker.topic_names import TRANSACTIONS_TOPIC
-from twisted_broker.wire.errors import ErrorCode, error_of
+from twisted_broker.wire.errors import BrokerError, ErrorCode, error_of
+from twisted_broker.wire.messages.producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    ProducerState,
+    TopicRequest,
+)
 from twisted_broker.wire.messages.transactions import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
@@ -70,7 +82,6 @@ _WRITTEN = frozenset(
         ErrorCode.UNSUPPORTED_VERSION,
     }
 )
-_FENCED = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
 _EXPECTED = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -121,11 +132,33 @@ class PendingCompletion:
 
 @dataclass(slots=True)
 class _Entry:
-    """`refusals`: how often a leader has refused these partitions, one after the other."""
+    """`refusals`: how often a leader has refused these partitions, one after the other.
+    `abort_epoch`: what is open there is aborted with this epoch, whatever the outcome.
+    """
 
     pending: PendingCompletion
     partitions: list[TopicPartition]
     refusals: int = 0
+    abort_epoch: int | None = None
+
+    @property
+    def epoch(self) -> int:
+        """Of its marker."""
+        if self.abort_epoch is None:
+            return self.pending.metadata.producer_epoch
+        return self.abort_epoch
+
+
+_Key = tuple[int, TopicPartition]
+
+
+class _Outcome(NamedTuple):
+    """By producer id and partition. `held`: the producer, where its leader refused the epoch; none
+    where it does not say.
+    """
+
+    errors: dict[_Key, ErrorCode]
+    held: dict[_Key, ProducerState]
 
 
 class _BrokerQueue:
@@ -245,7 +278,7 @@ class TransactionMarkerSender:
             else:
                 by_broker.setdefault(leader, []).append(partition)
         for broker_id, partitions in by_broker.items():
-            part = _Entry(entry.pending, partitions, entry.refusals)
+            part = replace(entry, partitions=partitions)
             queue = self._queues.get(broker_id)
             if queue is None:
                 queue = self._queues[broker_id] = _BrokerQueue()
@@ -298,9 +331,8 @@ class TransactionMarkerSender:
             if entry.pending.is_over:
                 continue
             if len(entry.partitions) > left:
-                behind = _Entry(entry.pending, entry.partitions[left:], entry.refusals)
-                queue.entries.appendleft(behind)
-                entry = _Entry(entry.pending, entry.partitions[:left], entry.refusals)
+                queue.entries.appendleft(replace(entry, partitions=entry.partitions[left:]))
+                entry = replace(entry, partitions=entry.partitions[:left])
             left -= len(entry.partitions)
             entries.append(entry)
         if not entries:
@@ -308,7 +340,7 @@ class TransactionMarkerSender:
         queue.is_sending = True
         sent = ensureDeferred(self._send(broker_id, queue, entries))
         (
-            sent.addCallback(lambda response: self._answered(queue, entries, response))
+            sent.addCallback(lambda outcome: self._answered(queue, entries, outcome))
             .addErrback(lambda failure: self._not_answered(broker_id, queue, entries, failure))
             .addErrback(_failed)
             .addCallback(lambda _: self._sent(broker_id, queue))
@@ -319,16 +351,37 @@ class TransactionMarkerSender:
         if not self._is_stopped:
             self._send_next(broker_id, queue)
 
-    async def _send(
-        self, broker_id: int, queue: _BrokerQueue, entries: list[_Entry]
-    ) -> WriteTxnMarkersResponse:
+    async def _send(self, broker_id: int, queue: _BrokerQueue, entries: list[_Entry]) -> _Outcome:
         connection = self._connection(broker_id, queue)
         if not connection.api_versions:
             await connection.negotiate()
         version = connection.highest_version(WriteTxnMarkersRequest.api_key, NEWEST_VERSION)
         response = await connection.send(_request(entries), version)
         assert isinstance(response, WriteTxnMarkersResponse)
-        return response
+        errors = {
+            (marker.producer_id, TopicPartition(topic.name, partition.partition_index)): error_of(
+                partition.error_code
+            )
+            for marker in response.markers
+            for topic in marker.topics
+            for partition in topic.partitions
+        }
+        held = dict[_Key, ProducerState]()
+        for key, error in errors.items():
+            if error is ErrorCode.INVALID_PRODUCER_EPOCH:
+                try:
+                    found = await _held(connection, *key)
+                except Exception as failed:
+                    # The markers beside it were answered.
+                    found = None
+                    self._warn(
+                        queue,
+                        f"{key[1]} does not say which epoch it holds (DescribeProducers, which "
+                        f"needs Read on the topic): {failed}",
+                    )
+                if found is not None:
+                    held[key] = found
+        return _Outcome(errors, held)
 
     def _connection(self, broker_id: int, queue: _BrokerQueue) -> MarkerConnection:
         broker = self._image_source.image.brokers.get(broker_id)
@@ -351,65 +404,52 @@ class TransactionMarkerSender:
         queue.entries.clear()
         self._later(entries, delay_ms)
 
-    def _answered(
-        self, queue: _BrokerQueue, entries: list[_Entry], response: WriteTxnMarkersResponse
-    ) -> None:
+    def _answered(self, queue: _BrokerQueue, entries: list[_Entry], outcome: _Outcome) -> None:
+        if self._is_stopped:
+            return
         queue.failures = 0
-        errors = {
-            (marker.producer_id, TopicPartition(topic.name, partition.partition_index)): error_of(
-                partition.error_code
-            )
-            for marker in response.markers
-            for topic in marker.topics
-            for partition in topic.partitions
-        }
         # Together where they wait equally long: one timer and one request for all of them.
         again: dict[int, list[_Entry]] = {}
         for entry in entries:
-            left = self._take(queue, entry, errors)
+            left = self._take(queue, entry, outcome)
             if left:
-                refused = _Entry(entry.pending, left, entry.refusals + 1)
-                again.setdefault(retry_ms(entry.refusals), []).append(refused)
+                again.setdefault(retry_ms(entry.refusals), []).extend(left)
             self._complete_if_done(entry.pending)
         for delay_ms, refused_together in again.items():
             self._later(refused_together, delay_ms)
 
-    def _take(
-        self,
-        queue: _BrokerQueue,
-        entry: _Entry,
-        errors: dict[tuple[int, TopicPartition], ErrorCode],
-    ) -> list[TopicPartition]:
-        """Takes the outcome for one transaction; returns the partitions that need their marker
-        again.
-        """
-        pending, metadata, left = entry.pending, entry.pending.metadata, list[TopicPartition]()
+    def _take(self, queue: _BrokerQueue, entry: _Entry, outcome: _Outcome) -> list[_Entry]:
+        """Takes the outcome for one transaction; returns what is sent again."""
+        pending, metadata = entry.pending, entry.pending.metadata
+        left, aborts = list[TopicPartition](), list[_Entry]()
         if pending.is_over:
-            return left
+            return aborts
         for partition in entry.partitions:
+            key = (metadata.producer_id, partition)
             # A leader that says nothing of a partition has not written its marker.
-            error = errors.get(
-                (metadata.producer_id, partition), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            )
+            error = outcome.errors.get(key, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             if error in _WRITTEN:
                 metadata.marker_written(partition)
-            elif error in _FENCED:
-                pending.is_done = True
-                _logger.error(
-                    "the transaction of {id!r} is not completed here: {partition} answers "
-                    "{error}; if no other coordinator has taken over, move the leader of "
-                    "__transaction_state-{index}",
-                    id=metadata.transactional_id,
-                    partition=str(partition),
-                    error=error.name,
-                    index=pending.shard.index,
-                )
-                return []
+            elif error is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
+                return _give_up(pending, partition, error.name)
+            elif error is ErrorCode.INVALID_PRODUCER_EPOCH:
+                held = outcome.held.get(key)
+                if held is None or not _is_newer(held, entry.epoch):
+                    left.append(partition)  # it may be another leader by now
+                elif held.coordinator_epoch > pending.shard.leader_epoch:
+                    return _give_up(pending, partition, error.name)
+                elif held.producer_epoch >= LAST_EPOCH:
+                    reason = f"{error.name} (it holds epoch {LAST_EPOCH}, no epoch is left)"
+                    return _give_up(pending, partition, reason)
+                else:
+                    aborts.append(_abort(entry, partition, held.producer_epoch))
             else:
                 left.append(partition)
                 if error not in _EXPECTED:
                     self._warn(queue, f"{partition} answers {error.name}")
-        return left
+        if left:
+            aborts.append(replace(entry, partitions=left, refusals=entry.refusals + 1))
+        return aborts
 
     def _warn(self, queue: _BrokerQueue, reason: str) -> None:
         """Markers are sent again and again: a line a minute."""
@@ -422,6 +462,60 @@ class TransactionMarkerSender:
 def retry_ms(failures: int) -> int:
     """How long to wait before the next try, after this many that failed before the last one."""
     return min(_LONGEST_RETRY_MS, _RETRY_MS << min(failures, 10))
+
+
+def _give_up(pending: PendingCompletion, partition: TopicPartition, reason: str) -> list[_Entry]:
+    pending.is_done = True
+    _logger.error(
+        "the transaction of {id!r} is not completed here: {partition} answers {reason}; if no "
+        "other coordinator has taken over, move the leader of __transaction_state-{index}",
+        id=pending.metadata.transactional_id,
+        partition=str(partition),
+        reason=reason,
+        index=pending.shard.index,
+    )
+    return []
+
+
+def _is_newer(held: ProducerState, epoch: int) -> bool:
+    """Under version 2 a transaction may be open whose epoch is that of the last one's marker."""
+    return held.producer_epoch > epoch or (
+        held.producer_epoch == epoch and held.current_txn_start_offset >= 0
+    )
+
+
+def _abort(entry: _Entry, partition: TopicPartition, held: int) -> _Entry:
+    """Ends what is open there; the next producer is above it, as soon as it may be written."""
+    pending = entry.pending
+    _logger.warn(
+        "newer records of {id!r} in __transaction_state were lost: {partition} holds epoch {held} "
+        "of its producer, its prepared transaction has epoch {epoch}; a transaction that is open "
+        "there is aborted with epoch {above}",
+        id=pending.metadata.transactional_id,
+        partition=str(partition),
+        held=held,
+        epoch=pending.metadata.producer_epoch,
+        above=held + 1,
+    )
+    pending.transit = pending.transit.fencing(held)
+    return _Entry(pending, [partition], entry.refusals + 1, held + 1)
+
+
+async def _held(
+    connection: MarkerConnection, producer_id: int, partition: TopicPartition
+) -> ProducerState | None:
+    """What the leader holds of the producer. One partition each time: the answer has all of its
+    producers. Raises BrokerError.
+    """
+    topic = TopicRequest(name=partition.topic, partition_indexes=[partition.partition])
+    version = connection.highest_version(DescribeProducersRequest.api_key, 0)
+    response = await connection.send(DescribeProducersRequest(topics=[topic]), version)
+    assert isinstance(response, DescribeProducersResponse)
+    (described,) = response.topics[0].partitions
+    if described.error_code:
+        raise BrokerError(error_of(described.error_code), described.error_message)
+    found = (each for each in described.active_producers if each.producer_id == producer_id)
+    return next(found, None)
 
 
 def _failed(failure: Failure) -> None:
@@ -438,8 +532,8 @@ def _marker(entry: _Entry) -> WritableTxnMarker:
         topics.setdefault(topic, []).append(partition)
     return WritableTxnMarker(
         producer_id=metadata.producer_id,
-        producer_epoch=metadata.producer_epoch,
-        transaction_result=metadata.state is PREPARE_COMMIT,
+        producer_epoch=entry.epoch,
+        transaction_result=metadata.state is PREPARE_COMMIT and entry.abort_epoch is None,
         topics=[
             WritableTxnMarkerTopic(name=name, partition_indexes=indexes)
             for name, indexes in topics.items()

@@ -21,7 +21,8 @@ Owns `TransactionMetadata`, its states, and the steps from one state to the next
    marker (`marker_written`).
 3. The epoch of a producer never goes down under one producer id, and never beyond 32767; it is
    raised by InitProducerId, by fencing, and under version 2 by every end of a transaction. An
-   exhausted epoch is followed by a new producer id at epoch 0.
+   exhausted epoch is followed by a new producer id at epoch 0. COMPLETE_* raises it where a
+   partition held a higher one (`fencing`).
 4. PREPARE_EPOCH_FENCE is Kafka's name in memory for a fence that is being decided; here a fence and
    the abort it causes are one step, and the state is only read.
 
@@ -109,6 +110,14 @@ class TxnTransitMetadata:
     start_ms: int
     last_update_ms: int
     client_transaction_version: int
+
+    def fencing(self, epoch: int) -> TxnTransitMetadata:
+        """With an epoch that neither the producer of `epoch` nor any below it knows."""
+        # Two above it: one above it, an EndTxn of `epoch` would be taken for one that comes again.
+        raised = min(epoch + 2, LAST_EPOCH)
+        if raised <= self.producer_epoch:
+            return self
+        return replace(self, producer_epoch=raised, last_producer_epoch=NO_PRODUCER_EPOCH)
 
 
 Partitions = set[TopicPartition] | frozenset[TopicPartition]

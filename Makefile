@@ -94,7 +94,7 @@ test: lint unit clients pipeline ## lint, units, a smoke of simulation, clients,
 
 test-more: $(VENV)/.test ## what a change must pass beside `make test`: a hundred seeds, those that failed once, planted mistakes, the longer tests of clients and Spark
 	$(BIN)/python -m replog_pipeline.machine.java || $(INSTALL) -e './pipeline[java]'
-	$(BIN)/python -m pytest -m 'more and not long' --timeout=300
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'more and not long' --timeout=300
 
 demo-pipeline: $(VENV)/.test ## a year of flights: cluster, table, topic, table (FLIGHTS=n: fewer; DATA=dir: files there)
 	$(BIN)/python -m replog_pipeline.machine.java || $(INSTALL) -e './pipeline[java]'

@@ -8,11 +8,8 @@ every run.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from twisted_broker.testing.async_cluster import (
-        AsyncCluster,
-        AsyncGroup,
-        AsyncTopic,
-    )
+    from twisted_broker.testing.async_cluster import AsyncCluster
+    from twisted_broker.testing.awaited import AsyncGroup, AsyncTopic
     from twisted_broker.testing.cluster import Cluster, Group, Member, Record, Topic
     from twisted_broker.testing.conditions import (
         Condition,
@@ -39,8 +36,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AsyncCluster": "async_cluster",
-    "AsyncGroup": "async_cluster",
-    "AsyncTopic": "async_cluster",
+    "AsyncGroup": "awaited",
+    "AsyncTopic": "awaited",
     "Cluster": "cluster",
     "ClusterBroker": "handles",
     "ClusterClock": "handles",

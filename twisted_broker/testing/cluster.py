@@ -21,14 +21,12 @@ from typing import Any, NamedTuple
 from twisted_broker.testing.conditions import Condition
 from twisted_broker.testing.handles import (
     Apis,
+    Call,
     ClusterBroker,
-    ClusterClock,
     ClusterTrace,
     ClusterVerbs,
-    Disk,
     Exchange,
     Fault,
-    Link,
     RequestFaults,
     exchanges,
     in_seconds,
@@ -42,7 +40,6 @@ of pairs), `timestamp` (ms) and `partition`, each of which may be left out.
 """
 Position = tuple[str, int]
 _SECONDS = 30.0
-CONTROLLER_NODE = 100
 
 
 class Record(NamedTuple):
@@ -142,18 +139,7 @@ def wait_arguments(condition: Condition, within: str | float) -> dict[str, Any]:
     return {"condition": condition.form, "within": in_seconds(within)}
 
 
-def controller_of(brokers: list[int]) -> int:
-    """Its id, in a cluster of these."""
-    return brokers[0] if len(brokers) == 1 else CONTROLLER_NODE
-
-
-def check_broker(node: int, known: list[int]) -> None:
-    """Raises ValueError: it is none of the `known`."""
-    if node not in known:
-        raise ValueError(f"there is no broker {node!r}: there are {', '.join(map(str, known))}")
-
-
-class Cluster(RequestFaults[Fault[None, int]], ClusterVerbs[None]):
+class Cluster(RequestFaults[Fault[None, int]], ClusterVerbs[None, list[str]]):
     """`brokers` of them, each with Kafka's `settings`; `topics`: names, and how many partitions of
     each, that are there from the beginning; `data`: a directory that keeps their files, None:
     nothing is kept.
@@ -184,6 +170,14 @@ class Cluster(RequestFaults[Fault[None, int]], ClusterVerbs[None]):
         """their ids"""
         self.pid: int = started["pid"]
         """of the process that they are in"""
+
+    @property
+    def call(self) -> Call[Any]:
+        return self._connection.call
+
+    @property
+    def ids(self) -> list[int]:
+        return self.brokers
 
     def __str__(self) -> str:
         return self.bootstrap
@@ -219,28 +213,10 @@ class Cluster(RequestFaults[Fault[None, int]], ClusterVerbs[None]):
         """A consumer group, which need not be there yet."""
         return Group(self._connection, name)
 
-    def broker(self, node: int) -> ClusterBroker[None]:
-        """One of its brokers, by its id. Raises ValueError."""
-        check_broker(node, self.brokers)
-        return ClusterBroker(self._connection.call, node)
-
     def leader(self, topic: str, partition: int) -> ClusterBroker[None]:
         """The broker that leads a partition. Raises ClusterError, ClusterTimeout."""
         found = self._connection.call("leader", topic=topic, partition=partition)
         return self.broker(found)
-
-    @property
-    def controller(self) -> ClusterBroker[None]:
-        """A machine of its own, beside several brokers; of one, that broker."""
-        return ClusterBroker(self._connection.call, controller_of(self.brokers))
-
-    def link(self, one: int | str, other: int | str) -> Link[None]:
-        """Between two machines, by their ids (100: the controller), or of `"client"` and one."""
-        return Link(self._connection.call, one, other)
-
-    def disk(self, node: int) -> Disk[None]:
-        """Of a machine, by its id."""
-        return Disk(self._connection.call, node)
 
     def strike(self, action: str, api: Apis, how: dict[str, Any]) -> Fault[None, int]:
         call = self._connection.call
@@ -251,16 +227,8 @@ class Cluster(RequestFaults[Fault[None, int]], ClusterVerbs[None]):
         """What clients sent and were answered."""
         return ClusterTrace(self._connection.call, exchanges)
 
-    def ask(self, name: str, **arguments: Any) -> None:
-        self._connection.call(name, **arguments)
-
     def check(self, kind: str, topic: str) -> None:
         refuse(self._connection.call("anomalies", kind=kind, topic=topic))
-
-    @property
-    def clock(self) -> ClusterClock[list[str]]:
-        """The time of all machines."""
-        return ClusterClock(self._connection.call)
 
     def wait_until(self, condition: Condition, within: str | float = _SECONDS) -> None:
         """Returns when it holds at every broker that runs. Raises ClusterTimeout, which says what

@@ -25,6 +25,7 @@ Made_co = TypeVar("Made_co", covariant=True)
 Told_co = TypeVar("Told_co", covariant=True)
 Apis = str | Sequence[str] | None
 _SECONDS = 30.0
+CONTROLLER_NODE = 100
 
 
 class Call(Protocol[Done_co]):
@@ -370,24 +371,56 @@ class ClusterTrace(Generic[Found_co, Done_co]):
         return self._call("save_trace", path=os.path.abspath(path))  # type: ignore[no-any-return]
 
 
-class ClusterVerbs(ABC, Generic[Done_co]):
-    """What is done to a cluster as Kafka's tools do it, and what must hold of what its clients were
-    told, compared with what is in a topic (AssertionError, with the records).
+class ClusterVerbs(ABC, Generic[Done_co, Told_co]):
+    """What a cluster has, what is done to it as Kafka's tools do it, and what must hold of what its
+    clients were told, compared with what is in a topic (AssertionError, with the records).
     """
 
+    @property
     @abstractmethod
-    def ask(self, name: str, **arguments: Any) -> Done_co:
-        """Of the cluster's process. Raises ClusterError, ClusterTimeout."""
+    def call(self) -> Call[Any]:
+        """Of its process. Raises ClusterError, ClusterTimeout."""
+
+    @property
+    @abstractmethod
+    def ids(self) -> list[int]:
+        """Of its brokers."""
 
     @abstractmethod
     def check(self, kind: str, topic: str) -> Done_co:
         """Raises AssertionError for each anomaly of that kind."""
 
+    def broker(self, node: int) -> ClusterBroker[Done_co]:
+        """One of its brokers, by its id. Raises ValueError."""
+        if node not in self.ids:
+            known = ", ".join(map(str, self.ids))
+            raise ValueError(f"there is no broker {node!r}: there are {known}")
+        return ClusterBroker(self.call, node)
+
+    @property
+    def controller(self) -> ClusterBroker[Done_co]:
+        """A machine of its own, beside several brokers; of one, that broker."""
+        return ClusterBroker(self.call, self.ids[0] if len(self.ids) == 1 else CONTROLLER_NODE)
+
+    def link(self, one: int | str, other: int | str) -> Link[Done_co]:
+        """Between two machines, by their ids (100: the controller), or of `"client"` and one."""
+        return Link(self.call, one, other)
+
+    def disk(self, node: int) -> Disk[Done_co]:
+        """Of a machine, by its id."""
+        return Disk(self.call, node)
+
+    @property
+    def clock(self) -> ClusterClock[Told_co]:
+        """The time of all machines."""
+        return ClusterClock(self.call)
+
     def move_leader(self, topic: str, partition: int, to: int | None = None) -> Done_co:
         """Another replica leads, `to` or one that is in sync; its order of replicas begins with it
         then.
         """
-        return self.ask("move_leader", topic=topic, partition=partition, to=to)
+        done: Done_co = self.call("move_leader", topic=topic, partition=partition, to=to)
+        return done
 
     def move_coordinator(
         self,
@@ -397,11 +430,15 @@ class ClusterVerbs(ABC, Generic[Done_co]):
         to: int | None = None,
     ) -> Done_co:
         """Another broker coordinates that group, or that transactional id."""
-        return self.ask("move_coordinator", group=group, transactional_id=transactional_id, to=to)
+        done: Done_co = self.call(
+            "move_coordinator", group=group, transactional_id=transactional_id, to=to
+        )
+        return done
 
     def remove_member(self, group: str, member: str) -> Done_co:
         """Of a group, by client id or member id: as if its session had ended."""
-        return self.ask("remove_member", group=group, member=member)
+        done: Done_co = self.call("remove_member", group=group, member=member)
+        return done
 
     def assert_nothing_lost(self, topic: str) -> Done_co:
         """Each acknowledged record is where its client was told, unless it was deleted."""

@@ -47,12 +47,12 @@ from twisted_broker.start_checks import StartError
 from twisted_broker.tap import MEMORY, MonotonicClock, Options, file_limit, production_runtime
 from twisted_broker.testing.admin_calls import AdminCalls
 from twisted_broker.testing.changes import Changes, changes
-from twisted_broker.testing.cluster import CONTROLLER_NODE
 from twisted_broker.testing.cluster_calls import CallFailed, ClusterCalls
 from twisted_broker.testing.condition_values import out_of_isr, unsettled
 from twisted_broker.testing.evidence import Evidence
 from twisted_broker.testing.faulty_dispatcher import FaultyDispatcher
 from twisted_broker.testing.group_members import GroupMembers
+from twisted_broker.testing.handles import CONTROLLER_NODE
 from twisted_broker.testing.live_clock import LiveClock
 from twisted_broker.testing.live_network import CLIENTS, LiveNetwork
 from twisted_broker.testing.machine import Machine

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 
+from tests.testing.trial_run import passes
 from twisted_broker.testing import (
     AsyncCluster,
     Cluster,
@@ -23,7 +22,6 @@ from twisted_broker.testing import (
 )
 
 pytestmark = pytest.mark.clients
-HERE = Path(__file__).parents[2]
 AT_ONCE = 0.0
 """a wait that looks once"""
 
@@ -167,13 +165,4 @@ class Shop(TestCase):
 
 def test_twisteds_trial(tmp_path: Path) -> None:
     """The reactor is clean afterwards, also of a broker that was stopped before."""
-    (tmp_path / "test_shop.py").write_text(TRIAL)
-    done = subprocess.run(
-        [sys.executable, "-m", "twisted.trial", "test_shop"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        env={"PYTHONPATH": f"{HERE}:{tmp_path}"},
-    )
-    assert done.returncode == 0 and "PASSED" in done.stdout, done.stdout + done.stderr
+    passes(tmp_path, TRIAL)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from tests.testing.trial_run import passes
 from twisted_broker.testing import (
     AsyncCluster,
     Cluster,
@@ -26,7 +25,6 @@ from twisted_broker.testing import (
 )
 
 pytestmark = pytest.mark.clients
-HERE = Path(__file__).parents[2]
 AT_ONCE = 0.0
 """a wait that looks once"""
 SAFE = {"min.insync.replicas": 2}
@@ -386,16 +384,7 @@ class Shop(TestCase):
 
 
 def test_twisteds_trial_finds_a_clean_reactor_whatever_was_struck(tmp_path: Path) -> None:
-    (tmp_path / "test_shop.py").write_text(TRIAL)
-    done = subprocess.run(
-        [sys.executable, "-m", "twisted.trial", "test_shop"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        env={"PYTHONPATH": f"{HERE}:{tmp_path}"},
-    )
-    assert done.returncode == 0 and "PASSED" in done.stdout, done.stdout + done.stderr
+    passes(tmp_path, TRIAL)
 
 
 def test_who_is_silent_is_not_asked() -> None:

@@ -19,6 +19,7 @@ from confluent_kafka import Producer
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.partitioner.default import murmur2 as kafkas_murmur2
 
+from tests.testing.trial_run import passes
 from twisted_broker.testing import AsyncCluster, Cluster, ClusterError, ClusterTimeout, Record
 from twisted_broker.testing.cluster import written
 from twisted_broker.testing.cluster_calls import murmur2
@@ -323,16 +324,7 @@ from twisted.internet.defer import ensureDeferred
 
 def test_twisteds_trial(tmp_path: Path) -> None:
     """The reactor is clean afterwards: trial fails a test that leaves a port or a timer."""
-    (tmp_path / "test_shop.py").write_text(TRIAL)
-    done = subprocess.run(
-        [sys.executable, "-m", "twisted.trial", "test_shop"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        env=os.environ | {"PYTHONPATH": f"{HERE}:{tmp_path}"},
-    )
-    assert done.returncode == 0 and "PASSED" in done.stdout, done.stdout + done.stderr
+    passes(tmp_path, TRIAL)
 
 
 PYTEST_TWISTED = """

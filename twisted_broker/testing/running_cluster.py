@@ -21,7 +21,6 @@ Ring 2. Source: our own. Not here: what is asked of it (`cluster_calls.py`), wha
 from __future__ import annotations
 
 import posixpath
-import random
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -40,11 +39,10 @@ from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import Runtime
 from twisted_broker.local_cluster import LocalCluster
 from twisted_broker.net.listeners import parse_endpoints
-from twisted_broker.reactor_watch import ReactorWatch
 from twisted_broker.security.security_protocol import PROTOCOL_MAP, SecurityProtocol
 from twisted_broker.simulation.clock import NodeClock
 from twisted_broker.start_checks import StartError
-from twisted_broker.tap import MEMORY, MonotonicClock, Options, file_limit, production_runtime
+from twisted_broker.tap import MEMORY, Options
 from twisted_broker.testing.admin_calls import AdminCalls
 from twisted_broker.testing.changes import Changes, changes
 from twisted_broker.testing.cluster_calls import CallFailed, ClusterCalls
@@ -53,15 +51,15 @@ from twisted_broker.testing.evidence import Evidence
 from twisted_broker.testing.faulty_dispatcher import FaultyDispatcher
 from twisted_broker.testing.group_members import GroupMembers
 from twisted_broker.testing.handles import CONTROLLER_NODE
-from twisted_broker.testing.live_clock import LiveClock
-from twisted_broker.testing.live_network import CLIENTS, LiveNetwork
+from twisted_broker.testing.live_network import CLIENTS
+from twisted_broker.testing.live_world import LiveWorld, World
 from twisted_broker.testing.machine import Machine
 from twisted_broker.testing.request_rules import RequestRules
 from twisted_broker.testing.skew import Skews
 
 _MOST_REPLICAS = 3
 _PAUSE_SECONDS = 0.005
-_BROKER_PORT, _CONTROLLER_PORT = 9092, 9093
+_CLIENT_PORT, _CONTROLLER_PORT, _BROKER_PORT = 9092, 9093, 9094
 _BETWEEN_BROKERS, _TEST = "INTERNAL", "test"
 _MOST_STEPPED, _STOP_SECONDS = 600.0, 30.0
 _OF_OTHERS = (
@@ -211,12 +209,14 @@ def _with_own_listener(settings: dict[str, str]) -> dict[str, str]:
     return found
 
 
-def _on_its_machine(config: BrokerConfig) -> BrokerConfig:
-    """Its listeners but the clients' are on the network in memory."""
+def _on_its_machine(config: BrokerConfig, clients_are_inside: bool) -> BrokerConfig:
+    """Its listeners are on the network in memory; the clients' where those are inside, too."""
     values = dict(config.static)
     host = machine_name(config.node_id)
     ports = {each.upper(): _CONTROLLER_PORT for each in config.names("controller.listener.names")}
     ports[_BETWEEN_BROKERS] = _BROKER_PORT
+    if clients_are_inside:
+        ports["PLAINTEXT"] = _CLIENT_PORT
     for setting in ("listeners", "advertised.listeners"):
         if setting in values:
             values[setting] = ",".join(
@@ -228,7 +228,8 @@ def _on_its_machine(config: BrokerConfig) -> BrokerConfig:
 
 class RunningCluster:
     """`brokers` of them; `settings` of Kafka, for all; `data`: their directory, None for memory;
-    `topics`: names, and how many partitions of each. Raises StartError.
+    `topics`: names, and how many partitions of each; `make_world`: of the first broker's settings.
+    Raises StartError.
     """
 
     def __init__(
@@ -237,6 +238,7 @@ class RunningCluster:
         settings: Mapping[str, str] | None = None,
         data: str | None = None,
         topics: Mapping[str, int] | None = None,
+        make_world: Callable[[BrokerConfig], World] = LiveWorld,
     ) -> None:
         options = Options()
         replicas = str(min(brokers, _MOST_REPLICAS))
@@ -262,30 +264,18 @@ class RunningCluster:
         self._failed = ""
         self._running: list[Broker] = []
         configs = options.broker_configs
+        world = make_world(configs[0])
+        self._reactor, self._outside = world.reactor, world.outside
+        self._clock, self._network = world.clock, world.network
         configs = [
-            _on_its_machine(each)
+            _on_its_machine(each, world.clients_are_inside)
             for each in (configs if brokers == 1 else _with_controller(configs))
         ]
         self._configs = configs
-        from twisted.internet import reactor
-
-        self._reactor: Any = reactor
-        outside = production_runtime(reactor, configs[0], ReactorWatch(0), in_memory=True)
-        self._outside: Runtime = outside
-        outside.clock = MonotonicClock(reactor)
-        self._clock = LiveClock(reactor)
-        draw = random.Random()
         self._rules, self._members = RequestRules(), GroupMembers()
         self._skews = Skews(lambda: self._clock.ahead_ms)
-        self._network = LiveNetwork(self._clock, draw)
         self._machines = {
-            each.node_id: Machine(
-                machine_name(each.node_id),
-                self._network,
-                reactor,
-                data is not None,
-                draw.randrange(1 << 30),
-            )
+            each.node_id: world.machine(machine_name(each.node_id), data is not None)
             for each in configs
         }
         self._service = _Brokers(
@@ -294,9 +284,9 @@ class RunningCluster:
             self._fail,
             self._cannot_go_on,
             configs,
-            outside,
-            reactor=reactor,
-            descriptors=file_limit(reactor),
+            world.outside,
+            reactor=world.reactor,
+            descriptors=world.descriptors,
             when_ready=partial(self._ready.callback, None),
         )
         self._calls: ClusterCalls | None = None

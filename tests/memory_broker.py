@@ -12,11 +12,11 @@ from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
-from twisted_broker.broker import Broker
 from twisted_broker.config import SAMPLE_VALUES, BrokerConfig
 from twisted_broker.interfaces import Runtime
 from twisted_broker.log.memory import InlineWorker, MemoryFileSystem
 from twisted_broker.net.client import BrokerConnection
+from twisted_broker.server.kafka_server import KafkaServer
 from twisted_broker.simulation.memory_network import MemoryNetwork
 
 LISTENERS = "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093"
@@ -51,7 +51,7 @@ class MemoryBroker:
         values = dict(SAMPLE_VALUES) | {"listeners": LISTENERS, "log.dirs": "/data"}
         values |= {name.replace("_", "."): value for name, value in settings.items()}
         self.fatal: list[str] = []
-        self.broker = Broker(
+        self.broker = KafkaServer(
             BrokerConfig(values), self.runtime, cluster_id, on_fatal=self.fatal.append
         )
 

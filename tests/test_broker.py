@@ -1,5 +1,5 @@
-"""What `broker.py` promises: a node starts, serves, stops and starts again; entirely in memory,
-on a clock of the test.
+"""What `kafka_server.py` promises: a node starts, serves, stops and starts again; entirely in
+memory, on a clock of the test.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from twisted.internet.error import CannotListenError
 from tests.memory_broker import MemoryBroker
 from twisted_broker.api import produce as produce_module
 from twisted_broker.api.routes import served
-from twisted_broker.broker import Broker
 from twisted_broker.cluster.controller import Controller
 from twisted_broker.log import log as log_module
 from twisted_broker.log import write_ahead
@@ -22,6 +21,7 @@ from twisted_broker.log.log_directory import LogDirMismatch
 from twisted_broker.log.meta_properties import read_meta_properties
 from twisted_broker.log.segment_file import SegmentFile
 from twisted_broker.replication import role_change
+from twisted_broker.server.kafka_server import KafkaServer
 from twisted_broker.settings import ConfigError
 from twisted_broker.simulation.disk import SimDisk
 from twisted_broker.simulation.disk_faults import Fault
@@ -338,7 +338,7 @@ def test_connections_leave_descriptors_to_the_logs() -> None:
     the controller is always reached.
     """
     house = MemoryBroker()
-    house.broker = Broker(house.broker.config, house.runtime, descriptors=96)
+    house.broker = KafkaServer(house.broker.config, house.runtime, descriptors=96)
     house.start()
     held = house.broker.log_manager.directories.descriptors()
     assert held == 32, "a third of the limit is for segments"
@@ -373,7 +373,7 @@ def test_a_flood_of_the_controllers_listener_keeps_no_broker_out() -> None:
     one's place, never that of one that asked.
     """
     house = MemoryBroker()
-    house.broker = Broker(house.broker.config, house.runtime, descriptors=96)
+    house.broker = KafkaServer(house.broker.config, house.runtime, descriptors=96)
     house.start()
     served_ones = house.connection(9093)
     request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
@@ -428,7 +428,7 @@ def test_descriptors_that_are_short_fail_no_directory(error: int) -> None:
 
 
 def test_many_partitions_are_taken_over_in_several_turns() -> None:
-    """Broker: a topic of 120 partitions does not hold up heartbeats: its logs are made ten at a
+    """Server: a topic of 120 partitions does not hold up heartbeats: its logs are made ten at a
     time, and all of them are led in the end.
     """
     house = MemoryBroker().start()
@@ -452,7 +452,7 @@ def test_many_partitions_are_taken_over_in_several_turns() -> None:
 def test_the_first_metadata_of_a_start_is_taken_over_in_several_turns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Broker: fifty partitions a turn, fewer where the clock says that a turn is over; strays are
+    """Server: fifty partitions a turn, fewer where the clock says that a turn is over; strays are
     set aside once, before all of them; the fence is lifted after the last.
     """
     house = MemoryBroker().start()
@@ -462,9 +462,9 @@ def test_the_first_metadata_of_a_start_is_taken_over_in_several_turns(
     taken: list[int] = []
     fenced: list[bool] = []
     strays: list[int] = []
-    original, set_aside = Broker._next_deltas, role_change._set_strays_aside
+    original, set_aside = KafkaServer._next_deltas, role_change._set_strays_aside
 
-    def counted(broker: Broker) -> None:
+    def counted(broker: KafkaServer) -> None:
         manager = broker.parts.replica_manager
         assert manager is not None and broker.role is not None
         before = len(manager.leaders())
@@ -476,7 +476,7 @@ def test_the_first_metadata_of_a_start_is_taken_over_in_several_turns(
         strays.append(len(manager.leaders()))
         set_aside(manager, image, removals)
 
-    monkeypatch.setattr(Broker, "_next_deltas", counted)
+    monkeypatch.setattr(KafkaServer, "_next_deltas", counted)
     monkeypatch.setattr(role_change, "_set_strays_aside", noted)
     house = MemoryBroker(files).start()
     # led by nobody until the fence is lifted, which is the next delta

@@ -65,11 +65,11 @@ TEXT_OF_PACKAGE = "\n".join(
 A_FILE = re.compile(r"(?:[\w.{},*-]+/)*[\w{},*-]+\.(?:py|md|toml)|(?:[a-z_]+/)+[a-z_*]*")
 A_MODULE = re.compile(r"[a-z_]+(?:\.[a-z_]+)+(?:\.\w+)?|[a-z_]+\.[A-Z]\w+")
 ELSEWHERE = (
-    *("core/", "clients/", "server/", "storage/", "raft/", "metadata/", "group-coordinator/"),
+    *("core/", "clients/", "server/src", "storage/", "raft/", "metadata/", "group-coordinator/"),
     *("build/", "dist/", "bin/", "_replog/"),
 )
 """Folders of Apache Kafka's sources, which documents cite, and folders that programs make."""
-A_SETTING = re.compile(r".*\.(?:ms|bytes|size|rack|controllers)")
+A_SETTING = re.compile(r".*\.(?:ms|bytes|size|rack|controllers|properties)")
 
 
 def is_a_file(name: str) -> bool:

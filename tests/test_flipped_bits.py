@@ -21,10 +21,10 @@ import pytest
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 
 from tests.memory_broker import MemoryBroker
-from twisted_broker.broker import STARTING_ERRORS
 from twisted_broker.cli.verify import verify_directory
 from twisted_broker.consumer.record_iterator import records_of
 from twisted_broker.log.memory import MemoryFileSystem
+from twisted_broker.server.kafka_server import STARTING_ERRORS
 from twisted_broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from twisted_broker.wire.messages.offsets import FindCoordinatorRequest
 from twisted_broker.wire.messages.produce import (

@@ -15,8 +15,6 @@ from twisted.internet.task import Clock
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-import twisted_broker.broker
-import twisted_broker.replication.replica_manager  # noqa: F401  their loggers
 from twisted_broker.api import broker_loggers
 from twisted_broker.event_lines import EventLines
 from twisted_broker.log_output import json_line, parse_levels
@@ -77,7 +75,7 @@ def test_levels_of_a_start_are_those_of_the_broker_loggers(start: Any) -> None:
     start({"": "WARN", "twisted_broker.replication": "DEBUG"})
     known = broker_loggers.levels()
     assert (known["root"], known[REPLICAS]) == ("WARN", "DEBUG")
-    assert known["twisted_broker.broker"] == "WARN"
+    assert known["twisted_broker.server.kafka_server"] == "WARN"
     edit = IncrementalAlterConfigsRequestAlterableConfig
     broker_loggers.change([edit(name=REPLICAS, config_operation=0, value="ERROR")], True)
     assert broker_loggers.levels()[REPLICAS] == "ERROR"

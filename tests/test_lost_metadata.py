@@ -14,7 +14,6 @@ from twisted.internet.defer import ensureDeferred
 
 from tests.memory_broker import MemoryBroker
 from tests.test_broker_joining import CONTROLLER, memory_broker, memory_controller
-from twisted_broker import broker
 from twisted_broker.cluster.metadata_check import MetadataDamage, read_durable_end
 from twisted_broker.cluster.snapshots import list_snapshots
 from twisted_broker.log.checkpoints import HIGH_WATERMARK, read_offsets, write_offsets
@@ -26,6 +25,7 @@ from twisted_broker.log.meta_properties import (
     read_meta_properties,
     write_meta_properties,
 )
+from twisted_broker.server import kafka_server
 from twisted_broker.simulation.disk import SimDisk
 from twisted_broker.simulation.disk_faults import Crash, Fault
 from twisted_broker.topic_names import METADATA_TOPIC
@@ -198,7 +198,7 @@ def test_a_founder_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once, when it is done; a second start founds nothing."""
     told: list[str] = []
     monkeypatch.setattr(
-        broker._logger, "info", lambda text, **fields: told.append(text.format(**fields))
+        kafka_server._logger, "info", lambda text, **fields: told.append(text.format(**fields))
     )
     first = memory_controller().start()
     assert told == [f"formatted /data as new cluster {first.broker.cluster_id}"]
@@ -216,7 +216,7 @@ def test_an_empty_directory_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     node.stop()
     node.files.remove_tree("/more")
     monkeypatch.setattr(
-        broker._logger, "info", lambda text, **fields: told.append(text.format(**fields))
+        kafka_server._logger, "info", lambda text, **fields: told.append(text.format(**fields))
     )
     again = MemoryBroker(files=node.files, log_dirs="/data,/more").start()
     line = f"formatted /more for node 1 of cluster {again.broker.cluster_id}: it was empty"

@@ -17,7 +17,10 @@ MISSPELT = {
         "replicas.must_wait(outcomes, acks)",
         'replicas.must_wiat(outcomes, 1, "x")',
     ),
-    "broker.py": ("replica_manager.apply_delta(delta, image)", "replica_manager.aply_delta(image)"),
+    "server/kafka_server.py": (
+        "replica_manager.apply_delta(delta, image)",
+        "replica_manager.aply_delta(image)",
+    ),
 }
 
 

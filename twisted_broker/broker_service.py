@@ -5,11 +5,11 @@ on.
 2. A start that fails, or an end that nobody requested, is one line on the log, and the process
    leaves with status 1.
 3. The first SIGTERM or SIGINT begins an orderly stop; another one ends the wait for the controller
-   (`Broker.skip_controlled_shutdown`): leaderships not moved yet stay, and the logs are still
+   (`KafkaServer.skip_controlled_shutdown`): leaderships not moved yet stay, and the logs are still
    closed cleanly.
 
 Ring 2. Source: `twisted.application.service`. Not here: options (`tap.py`), the parts of a broker
-(`broker.py`).
+(`kafka_server.py`).
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from twisted.internet.error import ReactorNotRunning
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
-from twisted_broker.broker import STARTING_ERRORS, Broker
 from twisted_broker.config import BrokerConfig
 from twisted_broker.config_validation import warnings_for
 from twisted_broker.interfaces import Runtime
 from twisted_broker.known_settings import ZOOKEEPER_CONNECT
+from twisted_broker.server.kafka_server import STARTING_ERRORS, KafkaServer
 from twisted_broker.settings import INT_MAX
 from twisted_broker.start_checks import open_directories
 from twisted_broker.status.http_server import StatusPort
@@ -45,10 +45,10 @@ from twisted_broker.status.run_file import (
 _logger = Logger(namespace="replog")
 
 
-def _broker_class(config: BrokerConfig) -> type[Broker]:
+def _broker_class(config: BrokerConfig) -> type[KafkaServer]:
     if ZOOKEEPER_CONNECT not in config.static:
-        return Broker
-    from twisted_broker.zookeeper_broker import ZooKeeperBroker
+        return KafkaServer
+    from twisted_broker.server.zookeeper_server import ZooKeeperBroker
 
     return ZooKeeperBroker
 
@@ -78,7 +78,7 @@ class BrokerService(Service):
         """
         self.config = config
         self.runtime = runtime
-        self.broker: Broker | None = None
+        self.broker: KafkaServer | None = None
         self._cluster_id = cluster_id
         self._run_file = run_file
         self._descriptors = descriptors
@@ -87,7 +87,7 @@ class BrokerService(Service):
         self._reactor = reactor
         self._starting: Deferred[None] | None = None
         self._stopping = False
-        self._status_ports: dict[Broker, StatusPort] = {}
+        self._status_ports: dict[KafkaServer, StatusPort] = {}
 
     @property
     def who(self) -> str:
@@ -126,7 +126,7 @@ class BrokerService(Service):
             _logger.failure("the broker cannot start")
             self._fail("the broker cannot start")
 
-    async def _start_broker(self, broker: Broker) -> None:
+    async def _start_broker(self, broker: KafkaServer) -> None:
         """Its status port is open from the beginning, and to the end (`_stop_broker`)."""
         number = broker.config.integer("replog.status.port")
         port = StatusPort(
@@ -141,13 +141,13 @@ class BrokerService(Service):
         await broker.start()
         broker.log_manager.free_space.start()
 
-    async def _stop_broker(self, broker: Broker) -> None:
+    async def _stop_broker(self, broker: KafkaServer) -> None:
         await broker.stop()
         _logger.info("replog node {node} stopped", node=broker.config.node_id)
         if broker in self._status_ports:
             await self._status_ports.pop(broker).close()
 
-    def _entry(self, broker: Broker) -> dict[str, Any]:
+    def _entry(self, broker: KafkaServer) -> dict[str, Any]:
         """What the run file says of it."""
         listeners = {each.name: each.address for each in broker.listeners}
         return broker_entry(

@@ -37,8 +37,8 @@ from twisted_broker.known_settings import ZOOKEEPER_CONNECT
 from twisted_broker.start_checks import StartError
 
 if TYPE_CHECKING:
-    from twisted_broker.broker import Broker as Node
     from twisted_broker.net.listeners import Listener
+    from twisted_broker.server.kafka_server import KafkaServer
 
 __all__ = ["Broker", "StartError"]
 
@@ -193,7 +193,7 @@ class _Node(BrokerService):
         self.ready, self._end = _Outcome(), _Outcome()
         self.is_ready = False
 
-    def started(self) -> Node:
+    def started(self) -> KafkaServer:
         """The broker itself, once it is ready."""
         assert self.broker is not None
         return self.broker

@@ -14,7 +14,7 @@ Owns what differs between them, and the order in which they start and stop.
    controller's disk fails: without it none of them can elect a leader or change an ISR.
 
 Ring 2. Source: our own. Not here: one broker's parts
-(`broker.py`).
+(`kafka_server.py`).
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from twisted_broker.broker import STARTING_ERRORS, Broker
 from twisted_broker.broker_service import BrokerService
 from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import Runtime
 from twisted_broker.java_numbers import is_digits
 from twisted_broker.net.listeners import parse_endpoints
+from twisted_broker.server.kafka_server import STARTING_ERRORS, KafkaServer
 from twisted_broker.settings import INT_MAX, ConfigError
 from twisted_broker.status.run_file import remove_run_file, write_run_file
 
@@ -139,8 +139,8 @@ class LocalCluster(BrokerService):
             on_stop_again=on_stop_again,
             when_ready=when_ready,
         )
-        self.brokers: list[Broker] = []
-        self._ended: dict[Broker, Deferred[None]] = {}
+        self.brokers: list[KafkaServer] = []
+        self._ended: dict[KafkaServer, Deferred[None]] = {}
         self._is_ready = False
         self._configs = configs
         self._make_runtime = make_runtime
@@ -175,17 +175,17 @@ class LocalCluster(BrokerService):
             others.append(self._make(own, self._make_runtime(own)))
         await _side_by_side(self._start_one(broker) for broker in others)
 
-    async def _start_one(self, broker: Broker) -> None:
+    async def _start_one(self, broker: KafkaServer) -> None:
         await self._start_broker(broker)
         self._log_ready(broker)
 
-    def _make(self, config: BrokerConfig, runtime: Runtime) -> Broker:
+    def _make(self, config: BrokerConfig, runtime: Runtime) -> KafkaServer:
         fail = partial(self._fail_one, len(self.brokers))
-        broker = Broker(config, runtime, self._cluster_id, self._descriptors, fail)
+        broker = KafkaServer(config, runtime, self._cluster_id, self._descriptors, fail)
         self.brokers.append(broker)
         return broker
 
-    def _log_ready(self, broker: Broker) -> None:
+    def _log_ready(self, broker: KafkaServer) -> None:
         clients = [each for each in broker.listeners if not each.is_controller]
         first = (clients or broker.listeners)[0]
         _logger.info(
@@ -217,7 +217,7 @@ class LocalCluster(BrokerService):
 
     # one that cannot go on
 
-    def _serving(self) -> list[Broker]:
+    def _serving(self) -> list[KafkaServer]:
         return [broker for broker in self.brokers if broker not in self._ended]
 
     def _fail_one(self, index: int, reason: str) -> None:
@@ -240,7 +240,7 @@ class LocalCluster(BrokerService):
             left=_named(left),
         )
 
-    async def _end(self, broker: Broker) -> None:
+    async def _end(self, broker: KafkaServer) -> None:
         # Not within the call that found the failure: it may be in the middle of a log.
         await deferLater(self.runtime.clock, 0)  # type: ignore[arg-type]
         if not self._stopping:
@@ -270,7 +270,7 @@ class LocalCluster(BrokerService):
         await _side_by_side(self._stop_broker(broker) for broker in self.brokers[:1])
 
 
-def _named(brokers: list[Broker]) -> str:
+def _named(brokers: list[KafkaServer]) -> str:
     ids = [str(broker.config.node_id) for broker in brokers]
     return f"node {ids[0]} is" if len(ids) == 1 else f"nodes {', '.join(ids)} are"
 

@@ -6,7 +6,7 @@
    the line and status 1.
 
 Ring 2. Source: our own; Java's properties files. Not here: settings against each other
-(`config_validation.py`); what only the start itself can find (`broker.py`).
+(`config_validation.py`); what only the start itself can find (`kafka_server.py`).
 """
 
 from __future__ import annotations

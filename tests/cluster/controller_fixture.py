@@ -97,7 +97,7 @@ class ControllerFixture(Fixture):
 
 
 class MemberSide:
-    """A broker's side: what `broker.py` joins, without replicas."""
+    """A broker's side: what `kafka_server.py` joins, without replicas."""
 
     def __init__(
         self,

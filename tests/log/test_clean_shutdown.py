@@ -11,7 +11,6 @@ import pytest
 
 from tests.log.test_log_manager import World, create, failure, fill
 from tests.memory_broker import MemoryBroker
-from twisted_broker import broker as composition
 from twisted_broker.cluster import metadata_log
 from twisted_broker.cluster.broker_lifecycle_manager import BrokerLifecycleManager
 from twisted_broker.cluster.controller import Controller
@@ -19,6 +18,7 @@ from twisted_broker.log import checkpoints
 from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.log.log_manager import LogManager
 from twisted_broker.net.listeners import OpenListeners
+from twisted_broker.server import kafka_server as composition
 from twisted_broker.simulation.disk_faults import Fault
 
 
@@ -124,11 +124,11 @@ _STEPS: dict[str, tuple[Any, str]] = {
     "the metadata log": (metadata_log, "opened_in_steps"),
     "the controller's port": (OpenListeners, "open"),
     "the controller": (Controller, "start"),
-    "the parts of the broker": (composition.Broker, "_controllers"),
+    "the parts of the broker": (composition.KafkaServer, "_controllers"),
     "the broker's port": (OpenListeners, "open"),
-    "the addresses": (composition.Broker, "_set_advertised_listeners"),
+    "the addresses": (composition.KafkaServer, "_set_advertised_listeners"),
     "registration": (BrokerLifecycleManager, "start"),
-    "the first roles": (composition.Broker, "_take_delta"),
+    "the first roles": (composition.KafkaServer, "_take_delta"),
     "the fence": (BrokerLifecycleManager, "ready_to_unfence"),
     "letting clients in": (OpenListeners, "start_accepting"),
 }

@@ -16,13 +16,13 @@ from twisted_broker.config import BrokerConfig
 from twisted_broker.image.entries import Endpoint
 from twisted_broker.image.metadata_image import BROKER_RESOURCE, TOPIC_RESOURCE
 from twisted_broker.installed import install
+from twisted_broker.server.zookeeper_server import kazoo_client
 from twisted_broker.settings import ConfigError
 from twisted_broker.simulation.memory_zookeeper import MemoryEnsemble, MemoryZooKeeper
 from twisted_broker.zookeeper.config_watch import ConfigWatch
 from twisted_broker.zookeeper.kazoo_client import KazooZooKeeper
 from twisted_broker.zookeeper.membership import Membership
 from twisted_broker.zookeeper.protocol_versions import IBP_2_6, IBP_3_9, protocol_of
-from twisted_broker.zookeeper_broker import kazoo_client
 
 NODE = "/brokers/ids/1"
 CLUSTER = "stioQhXOSmWvaywQW2g8wg"

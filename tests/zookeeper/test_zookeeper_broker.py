@@ -11,11 +11,11 @@ from tests.replication.fixtures import TOPIC_ID
 from tests.zookeeper.fixtures import role
 from twisted_broker.config import SAMPLE_VALUES, BrokerConfig
 from twisted_broker.interfaces import TopicPartition
+from twisted_broker.server.zookeeper_server import ZooKeeperBroker
 from twisted_broker.simulation.memory_zookeeper import MemoryEnsemble, MemoryZooKeeper
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.messages import zookeeper_controller as messages
 from twisted_broker.zookeeper.znodes import CLUSTER_ID, broker_path
-from twisted_broker.zookeeper_broker import ZooKeeperBroker
 
 TP = TopicPartition("t", 0)
 _DEAD = 99

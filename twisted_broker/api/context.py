@@ -76,7 +76,7 @@ _USUAL_WAIT_MS, _LONGEST_WAIT_MS = 30_000, 600_000
 
 
 class BrokerParts:
-    """The parts of one node, joined in `broker.py`; they do not change.
+    """The parts of one node, joined in `kafka_server.py`; they do not change.
 
     A part is None where the process lacks its role: `replica_manager`, `metadata`, `forwarding`,
     `groups`, `transactions`, `add_partitions_to_txn` and `lifecycle` belong to a broker,

@@ -3,7 +3,7 @@ has moved its leaderships, and what it logs meanwhile.
 
 Owns `ControlledShutdown`, of one broker. The whole way:
 
-    Broker.stop -> Broker.controlled_shutdown                         broker.py
+    KafkaServer.stop -> KafkaServer.controlled_shutdown               kafka_server.py
       -> BrokerLifecycleManager.controlled_shutdown                   broker_lifecycle_manager.py
            starts the wait (`begin`) and sends heartbeats that want the shutdown
       -> heartbeat: moves the leaders, then confirms                  heartbeat_decision.py

@@ -15,7 +15,8 @@ are, and the way from one to the other.
    is one line, and the listeners that are open stay.
 
 Source: Kafka's `DynamicListenerConfig`, KIP-226. Kafka's brokers do not register a listener that
-was added while they run. Not here: parsing (`listeners.py`), the factories of ports (`broker.py`).
+was added while they run. Not here: parsing (`listeners.py`), the factories of ports
+(`kafka_server.py`).
 """
 
 from __future__ import annotations

@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.python.failure import Failure
 
-from twisted_broker.broker import STARTING_ERRORS, Broker
 from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import Runtime
+from twisted_broker.server.kafka_server import STARTING_ERRORS, KafkaServer
 from twisted_broker.simulation.clock import NodeClock
 from twisted_broker.simulation.disk import SimDisk
 from twisted_broker.simulation.disk_faults import Crash
@@ -51,7 +51,7 @@ class SimNode:
         self.settings = settings
         self.disk = SimDisk(world.random.randrange(1 << 30))
         self.skew_ms = world.random.randrange(-2000, 2000)
-        self.broker: Broker | None = None
+        self.broker: KafkaServer | None = None
         self.clock = NodeClock(world.sim, self.name, self.skew_ms)
         self.workers: list[StallingWorker] = []
         self.incarnation = 0
@@ -128,9 +128,9 @@ class SimNode:
             self._started, self._not_started, (incarnation,), {}, (incarnation,), {}
         )
 
-    def make_broker(self, runtime: Runtime, on_fatal: Callable[[str], None]) -> Broker:
+    def make_broker(self, runtime: Runtime, on_fatal: Callable[[str], None]) -> KafkaServer:
         """Raises `STARTING_ERRORS`."""
-        return Broker(
+        return KafkaServer(
             BrokerConfig(dict(self.settings)), runtime, self.cluster_id, on_fatal=on_fatal
         )
 

@@ -7,7 +7,7 @@ Owns the bodies of `/healthz` and `/readyz`.
 2. A broker is ready from the moment on when clients are let in, until its stop begins, while it is
    not fenced. A controller that is away makes no broker unready: records are served without it.
 
-Ring 1. Source: our own; Kubernetes' probes. Not here: the facts (`broker.py`), HTTP
+Ring 1. Source: our own; Kubernetes' probes. Not here: the facts (`kafka_server.py`), HTTP
 (`http_resources.py`).
 """
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from twisted_broker.broker import Broker
 from twisted_broker.interfaces import TopicPartition
+from twisted_broker.server.kafka_server import KafkaServer
 from twisted_broker.testing.cluster_calls import CallFailed, ClusterCalls
 from twisted_broker.testing.group_members import GroupMembers
 
@@ -32,7 +32,7 @@ class Changes:
     """Of a cluster."""
 
     def __init__(
-        self, calls: ClusterCalls, brokers: Sequence[Broker], members: GroupMembers
+        self, calls: ClusterCalls, brokers: Sequence[KafkaServer], members: GroupMembers
     ) -> None:
         self._calls, self._brokers, self._members = calls, brokers, members
 

@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 
 from twisted.internet.error import ConnectError, ConnectionClosed
 
-from twisted_broker.broker import Broker
 from twisted_broker.consumer.cluster_client import ClientConnection, ClusterClient
 from twisted_broker.consumer.consumer_config import ConsumerConfig
 from twisted_broker.consumer.errors import BrokersUnreachable
@@ -29,6 +28,7 @@ from twisted_broker.consumer.record_iterator import records_of
 from twisted_broker.image.entries import PartitionRegistration, TopicImage
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
+from twisted_broker.server.kafka_server import KafkaServer
 from twisted_broker.wire.errors import BrokerError, ErrorCode, error_of
 from twisted_broker.wire.legacy import iterate_entries
 from twisted_broker.wire.messages import fetch, groups, list_offsets, offsets, topics, transactions
@@ -68,7 +68,7 @@ def _text(content: bytes | memoryview | None) -> str | None:
     return None if content is None else base64.b64encode(content).decode()
 
 
-def _address(broker: Broker, listener: str | None = None) -> str:
+def _address(broker: KafkaServer, listener: str | None = None) -> str:
     """Of that listener; None: of the first one for clients."""
     return next(
         each.address
@@ -84,7 +84,7 @@ class _OwnClient(ClusterClient):
         self,
         runtime: Runtime,
         config: ConsumerConfig,
-        brokers: Sequence[Broker],
+        brokers: Sequence[KafkaServer],
         listener: str | None,
     ) -> None:
         super().__init__(runtime, config)
@@ -108,7 +108,7 @@ class ClusterCalls:
 
     def __init__(
         self,
-        brokers: Sequence[Broker],
+        brokers: Sequence[KafkaServer],
         runtime: Runtime,
         requests: Callable[[str], int] = lambda api: 0,
         listener: str | None = None,

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twisted.internet.task import deferLater
 
-from twisted_broker.broker import Broker
 from twisted_broker.image.entries import PartitionRegistration
 from twisted_broker.image.metadata_image import MetadataImage
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.replication.explain.explanation import Explanation
 from twisted_broker.replication.explain.reasons import broker_names, duration
 from twisted_broker.replication.partition.partition import Partition
+from twisted_broker.server.kafka_server import KafkaServer
 from twisted_broker.status.view import BrokerView
 from twisted_broker.testing.conditions import check, parts_of, text_of, value_text
 
@@ -55,7 +55,9 @@ class _Seen(NamedTuple):
 class ConditionValues:
     """Of one wait."""
 
-    def __init__(self, calls: ClusterCalls, brokers: Sequence[Broker], runtime: Runtime) -> None:
+    def __init__(
+        self, calls: ClusterCalls, brokers: Sequence[KafkaServer], runtime: Runtime
+    ) -> None:
         self._calls, self._brokers, self._clock = calls, brokers, runtime.clock
         self._deadline = 0.0
         self._counted: dict[str, tuple[list[int], int]] = {}
@@ -132,7 +134,7 @@ class ConditionValues:
             raise _Unknown(f"the brokers do not know the same yet ({each_by_each})")
         return first
 
-    def _leader(self, name: TopicPartition) -> tuple[Broker, Partition] | None:
+    def _leader(self, name: TopicPartition) -> tuple[KafkaServer, Partition] | None:
         """Who leads and knows so. Raises _Unknown."""
         node, epoch = self._agreed(
             lambda image: (_registered(image, name).leader, _registered(image, name).leader_epoch)
@@ -233,7 +235,7 @@ class ConditionValues:
         return view.explanation(partition, view.now(), waiting=False)
 
 
-def _image(broker: Broker) -> MetadataImage:
+def _image(broker: KafkaServer) -> MetadataImage:
     assert broker.role is not None
     return broker.role.observer.image
 
@@ -264,7 +266,7 @@ def _out_of_sync(image: MetadataImage) -> list[TopicPartition]:
     return [name for name, known in _partitions(image) if {*known.isr} != {*known.replicas}]
 
 
-def unsettled(brokers: Sequence[Broker]) -> str:
+def unsettled(brokers: Sequence[KafkaServer]) -> str:
     """What these do not agree on about partitions, or do not do yet; empty: nothing."""
     for name, known in _partitions(_image(brokers[0])) if brokers else ():
         for broker in brokers:

@@ -34,12 +34,12 @@ from twisted.python.failure import Failure
 
 from twisted_broker.api.context import ListenerName
 from twisted_broker.api.dispatch import Dispatcher
-from twisted_broker.broker import STARTING_ERRORS, Broker
 from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import Runtime
 from twisted_broker.local_cluster import LocalCluster
 from twisted_broker.net.listeners import parse_endpoints
 from twisted_broker.security.security_protocol import PROTOCOL_MAP, SecurityProtocol
+from twisted_broker.server.kafka_server import STARTING_ERRORS, KafkaServer
 from twisted_broker.simulation.clock import NodeClock
 from twisted_broker.start_checks import StartError
 from twisted_broker.tap import MEMORY, Options
@@ -70,7 +70,7 @@ _OF_OTHERS = (
 _logger = Logger(namespace="replog.testing")
 
 
-class _Broker(Broker):
+class _Broker(KafkaServer):
     """One whose clients' requests may be struck."""
 
     def __init__(self, of_clients: tuple[RequestRules, GroupMembers], *arguments: Any) -> None:
@@ -94,7 +94,7 @@ class _Brokers(LocalCluster):
         machines: Mapping[int, Machine],
         of_clients: tuple[RequestRules, GroupMembers],
         on_failure: Callable[[str], None],
-        on_end: Callable[[Broker, str], None],
+        on_end: Callable[[KafkaServer, str], None],
         configs: list[BrokerConfig],
         outside: Runtime,
         **more: Any,
@@ -104,12 +104,12 @@ class _Brokers(LocalCluster):
         self._machines, self._of_clients = machines, of_clients
         self._on_failure, self._on_end = on_failure, on_end
 
-    def _make(self, config: BrokerConfig, runtime: Runtime) -> Broker:
+    def _make(self, config: BrokerConfig, runtime: Runtime) -> KafkaServer:
         broker = self._process(config, len(self.brokers))
         self.brokers.append(broker)
         return broker
 
-    def _process(self, config: BrokerConfig, index: int) -> Broker:
+    def _process(self, config: BrokerConfig, index: int) -> KafkaServer:
         runtime = self._machines[config.node_id].switch_on()
         fail = partial(self._fail_one, index)
         return _Broker(self._of_clients, config, runtime, self._cluster_id, self._descriptors, fail)
@@ -123,39 +123,39 @@ class _Brokers(LocalCluster):
         else:
             self._fail(reason)
 
-    def runs(self, broker: Broker) -> bool:
+    def runs(self, broker: KafkaServer) -> bool:
         return broker not in self._ended
 
-    def leave(self, broker: Broker) -> None:
+    def leave(self, broker: KafkaServer) -> None:
         """Begins to stop it in order."""
         self._ended[broker] = ensureDeferred(self._stop_broker(broker))
 
-    def left(self, broker: Broker) -> Deferred[None]:
+    def left(self, broker: KafkaServer) -> Deferred[None]:
         """Fires when it has stopped, as that ends."""
         done: Deferred[None] = Deferred()
         self._ended[broker].chainDeferred(done)
         return done
 
-    def forget(self, broker: Broker) -> None:
+    def forget(self, broker: KafkaServer) -> None:
         """Its process ended without a word."""
         self._ended[broker] = succeed(None)
         self._status_ports.pop(broker, None)
 
-    def come_back(self, broker: Broker) -> tuple[Broker, Deferred[None]]:
+    def come_back(self, broker: KafkaServer) -> tuple[KafkaServer, Deferred[None]]:
         """Another process in its place, and its start, which fails with one of STARTING_ERRORS."""
         index = self.brokers.index(broker)
         config = BrokerConfig({**broker.config.static, "listeners": _bound(broker)})
         again = self.brokers[index] = self._process(config, index)
         return again, ensureDeferred(self._start_one(again))
 
-    def take_back(self, again: Broker, broker: Broker) -> None:
+    def take_back(self, again: KafkaServer, broker: KafkaServer) -> None:
         """It did not start: the one before it knows its ports, for the next attempt."""
         self.forget(again)
         del self._ended[again]
         self.brokers[self.brokers.index(again)] = broker
 
 
-def _bound(broker: Broker) -> str:
+def _bound(broker: KafkaServer) -> str:
     """Its listeners, on the ports that it had."""
     ports = {each.name: each.port for each in broker.listeners}
     given = parse_endpoints("listeners", broker.config.names("listeners"))
@@ -262,7 +262,7 @@ class RunningCluster:
         self._topics = dict(topics or {})
         self._ready: Deferred[None] = Deferred()
         self._failed = ""
-        self._running: list[Broker] = []
+        self._running: list[KafkaServer] = []
         configs = options.broker_configs
         world = make_world(configs[0])
         self._reactor, self._outside = world.reactor, world.outside
@@ -296,11 +296,11 @@ class RunningCluster:
         if not self._ready.called:
             self._ready.errback(StartError(reason))
 
-    def _cannot_go_on(self, broker: Broker, reason: str) -> None:
+    def _cannot_go_on(self, broker: KafkaServer, reason: str) -> None:
         # Not within the call that found the failure: it may be in the middle of a log.
         self._reactor.callLater(0, self._end_failed, broker, reason)
 
-    def _end_failed(self, broker: Broker, reason: str) -> None:
+    def _end_failed(self, broker: KafkaServer, reason: str) -> None:
         if self._service.runs(broker):
             name = _title(broker.config.node_id)
             _logger.critical("{name} stops: {reason}", name=name, reason=reason)
@@ -354,7 +354,7 @@ class RunningCluster:
             and not self._machine(each).is_frozen
         ]
 
-    def _machine(self, broker: Broker) -> Machine:
+    def _machine(self, broker: KafkaServer) -> Machine:
         return self._machines[broker.config.node_id]
 
     async def stop(self) -> None:
@@ -386,14 +386,14 @@ class RunningCluster:
 
     # machines
 
-    def _broker(self, node: int) -> Broker:
+    def _broker(self, node: int) -> KafkaServer:
         """Raises CallFailed."""
         for each in self._service.brokers:
             if each.config.node_id == node:
                 return each
         raise CallFailed(f"there is no broker {node}: there are {', '.join(map(str, self.ids))}")
 
-    def _process(self, node: int) -> Broker:
+    def _process(self, node: int) -> KafkaServer:
         """One that runs. Raises CallFailed."""
         broker = self._broker(node)
         if not self._service.runs(broker):
@@ -668,6 +668,6 @@ _OWN: dict[str, Callable[..., Awaitable[Any]]] = {
 }
 
 
-def _image(broker: Broker) -> Any:
+def _image(broker: KafkaServer) -> Any:
     assert broker.role is not None
     return broker.role.observer.image

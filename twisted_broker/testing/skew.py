@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
-from twisted_broker.broker import Broker
 from twisted_broker.log import retention
 from twisted_broker.log.cleaner import selection
+from twisted_broker.server.kafka_server import KafkaServer
 
 _plain = retention.age_from
 
@@ -36,7 +36,7 @@ class Skews:
         self.active.append(self)
         retention.age_from = vars(selection)["age_from"] = _age_from
 
-    def note(self, brokers: Iterable[Broker]) -> None:
+    def note(self, brokers: Iterable[KafkaServer]) -> None:
         """Before the calendar moves."""
         now = self._ahead_ms()
         for broker in brokers:

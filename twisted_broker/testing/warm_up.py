@@ -13,10 +13,10 @@ from twisted.internet.defer import ensureDeferred
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
-from twisted_broker.broker import Broker
 from twisted_broker.config import SAMPLE_VALUES, BrokerConfig
 from twisted_broker.interfaces import Runtime
 from twisted_broker.log.memory import InlineWorker, MemoryFileSystem
+from twisted_broker.server.kafka_server import KafkaServer
 from twisted_broker.simulation.memory_network import MemoryNetwork
 from twisted_broker.testing.cluster_calls import ClusterCalls
 
@@ -37,7 +37,7 @@ def warm_up() -> None:
         random=Random(1),
     )
     values = {**SAMPLE_VALUES, "listeners": _LISTENERS, "log.dirs": "/warm"}
-    broker = Broker(BrokerConfig(values), runtime)
+    broker = KafkaServer(BrokerConfig(values), runtime)
     found: list[Any] = []
     ensureDeferred(_used(broker, runtime)).addBoth(found.append)
     while not found and clock.seconds() < _MOST_SECONDS:
@@ -47,7 +47,7 @@ def warm_up() -> None:
         found[0].raiseException()
 
 
-async def _used(broker: Broker, runtime: Runtime) -> None:
+async def _used(broker: KafkaServer, runtime: Runtime) -> None:
     await broker.start()
     calls = ClusterCalls([broker], runtime)
     await calls.produce("warm", [{"key": "YQ==", "value": "Yg=="}])

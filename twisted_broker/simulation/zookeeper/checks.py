@@ -28,6 +28,7 @@ from twisted_broker.image.entries import (
 from twisted_broker.image.metadata_image import TOPIC_RESOURCE, MetadataImage
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.partition.partition import Partition
+from twisted_broker.server.zookeeper_server import ZooKeeperBroker
 from twisted_broker.simulation.checks.cluster import ClusterChecker
 from twisted_broker.simulation.checks.committed_state import CommittedState, Key, Violation
 from twisted_broker.simulation.checks.isr_members import Members
@@ -41,7 +42,6 @@ from twisted_broker.simulation.zookeeper.ensemble import Ensemble
 from twisted_broker.simulation.zookeeper.topic_deletions import DELETE_TOPICS
 from twisted_broker.wire.primitives import NULL_UUID
 from twisted_broker.zookeeper.znodes import BROKER_IDS, read_config, read_state
-from twisted_broker.zookeeper_broker import ZooKeeperBroker
 
 
 class TreeImage:

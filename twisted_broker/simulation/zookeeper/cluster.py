@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from twisted_broker.broker import Broker
 from twisted_broker.config import SAMPLE_VALUES, BrokerConfig
 from twisted_broker.interfaces import Runtime
+from twisted_broker.server.kafka_server import KafkaServer
+from twisted_broker.server.zookeeper_server import ZooKeeperBroker
 from twisted_broker.simulation.cluster import SimCluster
 from twisted_broker.simulation.network import NetworkConditions
 from twisted_broker.simulation.node import CLIENT_PORT, CLUSTER_ID, SimNode
@@ -24,7 +25,6 @@ from twisted_broker.simulation.zookeeper.machine import ControllerMachine
 from twisted_broker.simulation.zookeeper.session import SimZooKeeper
 from twisted_broker.zookeeper.protocol_versions import protocol_of
 from twisted_broker.zookeeper.znodes import CLUSTER_ID as CLUSTER_ID_PATH
-from twisted_broker.zookeeper_broker import ZooKeeperBroker
 
 _CANDIDATES = 2
 
@@ -32,7 +32,7 @@ _CANDIDATES = 2
 class ZooKeeperNode(SimNode):
     """A machine whose broker is a member of a ZooKeeper cluster."""
 
-    def make_broker(self, runtime: Runtime, on_fatal: Callable[[str], None]) -> Broker:
+    def make_broker(self, runtime: Runtime, on_fatal: Callable[[str], None]) -> KafkaServer:
         def client(runtime: Runtime, config: BrokerConfig) -> SimZooKeeper:
             return SimZooKeeper(runtime, self.name, config.integer("zookeeper.session.timeout.ms"))
 

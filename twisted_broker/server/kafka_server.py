@@ -150,7 +150,7 @@ def _naming(directory: str) -> Iterator[None]:
         raise LogDirFailure(directory, error) from error
 
 
-class Broker:
+class KafkaServer:
     """One node: broker, controller or both.
 
     `cluster_id` None: the directory's, or a new one. `descriptors`: how many it may use.

@@ -10,7 +10,7 @@ Owns what is made instead of the metadata log's parts, and the order of starting
 3. Nothing of this, nor kazoo, is loaded without `zookeeper.connect`.
 
 Ring 2. Source: RL 0, KRAFT 2; Kafka 3.9's `KafkaServer`. Not here: roles (`zookeeper`), everything
-below them (`broker.py` has the rest).
+below them (`kafka_server.py` has the rest).
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from twisted.logger import Logger
 
 from twisted_broker.api import broker_loggers
 from twisted_broker.api.routes import Route, served_with_zookeeper
-from twisted_broker.broker import Broker, BrokerComponents
 from twisted_broker.cluster.alter_partition_manager import AlterPartitionManager
 from twisted_broker.cluster.controller_channel import ControllerChannel
 from twisted_broker.cluster.stale_roles import StaleRoles
@@ -33,6 +32,7 @@ from twisted_broker.interfaces import Runtime
 from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.replication.fetcher.fetcher_manager import ReplicaFetcherManager
 from twisted_broker.replication.replica_manager import ReplicaManager
+from twisted_broker.server.kafka_server import BrokerComponents, KafkaServer
 from twisted_broker.settings import INT_MAX, ConfigError
 from twisted_broker.zookeeper.acl_watch import AclWatch
 from twisted_broker.zookeeper.cluster_state import ClusterState
@@ -74,7 +74,7 @@ def kazoo_client(runtime: Runtime, config: BrokerConfig) -> IZooKeeper:
     )
 
 
-class ZooKeeperBroker(Broker):
+class ZooKeeperBroker(KafkaServer):
     """`zookeeper(runtime, config)` makes the client."""
 
     def __init__(

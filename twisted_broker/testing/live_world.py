@@ -3,7 +3,7 @@
 Owns `World`, what `RunningCluster` needs of its surroundings, and `LiveWorld`, that of the caller's
 reactor.
 
-Ring 2. Source: our own. Not here: a world of virtual time (`simulated/virtual_world.py`).
+Ring 2. Source: our own. Not here: a cluster in it (`running_cluster.py`).
 """
 
 from __future__ import annotations

@@ -67,6 +67,18 @@ def test_the_log_is_read_from_the_start(fixture: Fixture, version: int) -> None:
     assert batches[0].is_control and batches[-1].last_offset == answer.high_watermark - 1
 
 
+def test_an_apache_kafka_replica_gets_more_than_one_batch(fixture: Fixture) -> None:
+    """QU 9.1: it sends 0 as the partition's limit; the request's counts, and one whole batch."""
+    fixture.join()
+    end = ask(fixture).high_watermark
+    answer = ask(fixture, partition_max_bytes=0)
+    assert [*iterate_batches(answer.records.read())][-1].last_offset == end - 1
+    small = request(partition_max_bytes=0)
+    small.max_bytes = 1
+    answer = fixture.ask("fetch", small, 18).responses[0].partitions[0]
+    assert len([*iterate_batches(answer.records.read())]) == 1
+
+
 @pytest.mark.parametrize(
     ("epoch", "code"), [(0, ErrorCode.FENCED_LEADER_EPOCH), (2, ErrorCode.UNKNOWN_LEADER_EPOCH)]
 )

@@ -93,6 +93,12 @@ COMING = {
     "TxnOffsetCommit",
     "DescribeTransactions",
     "ListTransactions",
+    "Vote",
+    "BeginQuorumEpoch",
+    "EndQuorumEpoch",
+    "AddRaftVoter",
+    "RemoveRaftVoter",
+    "UpdateRaftVoter",
 }
 
 

@@ -143,7 +143,8 @@ class RaftRequests:
                 epoch=diverging[0], end_offset=diverging[1]
             )
             return answer
-        limit = min(requested.partition_max_bytes, request.max_bytes, MAX_FETCH_BYTES)
+        # Not the partition's limit: an Apache Kafka replica sends 0 there and means the request's.
+        limit = min(request.max_bytes, MAX_FETCH_BYTES)
         if requested.fetch_offset < log.high_watermark:
             answer.records = log.log.read(
                 requested.fetch_offset, max(limit, 0), log.log.watermarks.high_watermark_metadata

@@ -19,7 +19,10 @@ from pathlib import Path
 LONGEST_LINE = 1000
 TRACEBACK = "REPLOG_TRACEBACK"
 """Set in the environment: whoever ran a job wants the stack too."""
-JAVA_GONE = "Spark's Java has ended: it was killed, or had not enough memory (spark.driver.memory)"
+JAVA_GONE = (
+    "Spark's Java has ended: it was killed, or had not enough memory: "
+    "--spark-conf spark.driver.memory=4g gives more"
+)
 NO_ANSWER = re.compile(
     r"An error occurred while calling \S+|(?:[a-z]\w*\.)*\w+ does not exist in the JVM"
 )

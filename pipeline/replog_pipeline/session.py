@@ -145,6 +145,7 @@ def launch(wanted: Mapping[str, str], formats: Sequence[str], tell: jars.Tell) -
         return
     os.environ["JAVA_HOME"] = str(java.find().for_spark())
     known = spark_conf.known(wanted)
+    spark_conf.check_memory(known)
     alone = (known.get("spark.master") or os.environ.get("MASTER") or "local").startswith("local")
     beside = [name for name in formats if alone and name in jars.STORES]
     paths = jars.provide(jars.of(name for name in formats if name not in beside), tell)

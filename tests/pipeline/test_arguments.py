@@ -116,8 +116,8 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
     ),
     ((*ARCHIVE, "--from", KAFKA, "--key"), "--key: of --mode upsert alone"),
     ((*REPLAY, "--from", "{last}"), "{last} holds the last value of each key, not every record"),
-    (("replay", "--from", "{lake}", "--to", "{new}"), "is no source"),
-    (("replay", "--from", "{lake}", "--to", "segments:{new}"), "must name one topic"),
+    (("replay", "--from", "{lake}", "--to", "{new}"), "'{new}' is no topic: write kafka://HOST"),
+    (("replay", "--from", "{lake}", "--to", "segments:{new}"), "is no topic: write kafka://"),
     (("replay", "--from", "{lake}", "--to", KAFKA + ",u"), "must name one topic"),
     ((*REPLAY, "--from", "{new}"), "there is no table"),
     ((*REPLAY, "--from", "{other}"), "is no table"),
@@ -132,6 +132,11 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
     ((*REPLAY, "--from", "segments:{log}"), "holds a, b: choose one with --topic"),
     ((*REPLAY, "--from", "kafka://127.0.0.1:1/a,b"), "holds a, b: choose one with --topic"),
     (("maintain", "{new}"), "maintain {new}: there is no table; name the --to of an archive"),
+    (("maintain", "{tables}"), "a folder of tables: name one of them, as {tables}/orders"),
+    ((*REPLAY, "--from", "{tables}"), "name one of them, as {tables}/orders"),
+    (("archive", "--from", KAFKA, "--to", "{tables}"), "name one of them, as {tables}/orders"),
+    (("maintain", "{lake}", "--spark-conf", "spark.driver.memory=12"), "and its unit, as 2g"),
+    (("maintain", "{lake}", "--spark-conf", "spark.driver.memory=2gb"), "and its unit, as 2g"),
     (("maintain", ""), "maintain: it is empty: name a folder"),
     (("maintain", KAFKA), "maintain kafka://127.0.0.1:1/t: it is no table"),
     (("maintain", "{lake}", "--retain-hours", "9999999999"), "9999999999 is not in the range"),
@@ -192,6 +197,12 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
     (("sql", "select 1", "--from", "{lake}", "--format", "csv", "--to", "s3://b/t"), "is s3a"),
     (("report", "--from", KAFKA, "--to", "s3a://b/t"), "is written to a directory of this mach"),
     (("sql", "select 1", "--from", ""), "--from: it is empty"),
+    (("sql", "delete from lake", "--from", "{lake}"), "only queries run, which change nothing: 'd"),
+    (("sql", "with a as (select 1) insert into lake select * from a", "--from", "{lake}"), "'ins"),
+    (("sql", "explain select 1", "--from", "{lake}"), "'explain' is none; begin with select"),
+    (("sql", "drop table lake", "--from", "{lake}"), "change nothing: 'drop' is none"),
+    (("sql", "select 1; select 2", "--from", "{lake}"), "the query is 2 statements: write one"),
+    (("sql", " ; ", "--from", "{lake}"), "the query is empty: write one"),
     (("sql", "select 1", "--from", KAFKA, "--format", "csv", "--to", ""), "--to: it is empty"),
     (("sql", "select 1", "--from", f"1x={KAFKA}"), "the name of a view is letters, digits and _"),
     (("sql", "select 1", "--from", f"a-b={KAFKA}"), "the name of a view is letters, digits and _"),
@@ -211,7 +222,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         for name in (
             *("new", "file", "other", "log", "log2", "loose"),
             *("lake", "future", "lost", "short", "locked", "decoded", "iceberg"),
-            *("every", "last"),
+            *("every", "last", "tables"),
         )
     }
     found["file"].write_text("")
@@ -240,6 +251,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     lost.create("date=2023-01-01/part-0.parquet", b"")
     found["locked"].mkdir()
     (found["locked"] / LOG).symlink_to("/proc/sys")  # where not even root makes files
+    LocalFiles(found["tables"] / "orders").create(f"{LOG}/{0:020d}.json", b"")
     LocalFiles(found["iceberg"]).create("metadata/v1.metadata.json", b"{}")
     LocalFiles(found["short"]).create(f"{LOG}/{0:020d}.json", b'{"commitInfo": {"operat')
     return {name: str(path) for name, path in found.items()}

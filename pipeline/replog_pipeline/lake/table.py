@@ -69,12 +69,26 @@ def found_format(files: IFiles) -> str | None:
         raise PipelineError(f"{files.path()} is a file, not a table: name a folder")
     if any(name.endswith(".metadata.json") for name in files.names(ICEBERG_METADATA)):
         raise PipelineError(f"{files.path()} is an Iceberg table: {NO_ICEBERG}")
+    tables = tables_in(files)
+    if tables:
+        raise PipelineError(
+            f"{files.path()} is a folder of tables: name one of them, as {files.path(tables[0])}"
+        )
     if files.names():
         raise PipelineError(
             f"{files.path()} holds {files.names()[0]} and is no table: name an empty folder "
             "or one that does not exist"
         )
     return None
+
+
+def tables_in(files: IFiles) -> list[str]:
+    """The folders in it that are tables."""
+    return [
+        name
+        for name in files.names()
+        if any(files.exists(f"{name}/{each}") for each in (LOG, LEDGERS, CLAIM))
+    ]
 
 
 def claim(table: ITable) -> None:

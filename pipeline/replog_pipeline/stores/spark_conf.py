@@ -38,6 +38,13 @@ FROM_ENVIRONMENT = {
     "AWS_SESSION_TOKEN": "fs.s3a.session.token",
 }
 """What Spark takes from the environment, unless a setting says otherwise."""
+OPTIONS = {"--master": "spark.master", "--driver-memory": "spark.driver.memory"}
+"""Of spark-submit."""
+MEMORY = "spark.driver.memory"
+SIZE = re.compile(r"(\d+)([kmgt]?)")
+"""As Java takes it."""
+LEAST_MEMORY = 450 << 20
+"""One and a half of what Spark reserves for itself."""
 
 
 def spark_options(command: F) -> F:
@@ -63,7 +70,21 @@ def given(context: click.Context, option: click.Parameter, lines: tuple[str, ...
                 "--spark-conf: write NAME=VALUE, as spark.hadoop.fs.s3a.path.style.access=true"
             )
         found[name.strip()] = value.strip()
+    check_memory(found)
     return found
+
+
+def check_memory(conf: Mapping[str, str]) -> None:
+    """PipelineError for a heap with which no driver starts: without a unit it is bytes."""
+    value = conf.get(MEMORY)
+    if value is None:
+        return
+    size = SIZE.fullmatch(value.lower())
+    if size is None or int(size[1]) << 10 * " kmgt".index(size[2] or " ") < LEAST_MEMORY:
+        raise PipelineError(
+            f"{MEMORY}={value}: Spark's driver needs 450m or more: write a number and its unit, "
+            "as 2g"
+        )
 
 
 def is_secret(name: str) -> bool:
@@ -95,8 +116,10 @@ def submitted(environment: Mapping[str, str]) -> dict[str, str]:
         return {}  # Spark will say so
     pairs = [value for word, value in pairwise(words) if word in ("--conf", "-c")]
     found = dict(pair.partition("=")[::2] for pair in pairs)
-    masters = [value for word, value in pairwise(words) if word == "--master"]
-    return found | ({"spark.master": masters[-1]} if masters else {})
+    for word, value in pairwise(words):
+        if word in OPTIONS:
+            found[OPTIONS[word]] = value
+    return found
 
 
 def hadoop(spark: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> dict[str, str]:

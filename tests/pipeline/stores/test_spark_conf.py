@@ -53,6 +53,21 @@ def test_what_is_no_setting_is_refused_and_not_repeated(line: str) -> None:
     assert "hush" not in str(raised.value)
 
 
+@pytest.mark.parametrize("value", ["12", "0g", "449m", "2gb", "x", "", "1.5g"])
+def test_a_heap_with_which_no_driver_starts_is_refused(value: str) -> None:
+    for conf in (
+        {"spark.driver.memory": value},
+        spark_conf.known({}, {"PYSPARK_SUBMIT_ARGS": f"--driver-memory '{value}' pyspark-shell"}),
+    ):
+        with pytest.raises(PipelineError, match=r"^spark.driver.memory=.* as 2g$"):
+            spark_conf.check_memory(conf)
+
+
+@pytest.mark.parametrize("value", ["450m", "1G", "471859200", "500000k", "1t"])
+def test_a_heap_as_java_takes_it(value: str) -> None:
+    spark_conf.check_memory({"spark.driver.memory": value})
+
+
 def test_a_value_may_have_an_equals_sign() -> None:
     assert spark_conf.given(None, None, ("spark.a=b=c",)) == {"spark.a": "b=c"}
 

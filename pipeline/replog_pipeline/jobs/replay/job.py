@@ -106,6 +106,10 @@ def run(
 
 
 def destination(url: str, client: ClientConfig = PLAINTEXT) -> KafkaSource:
+    if not url.startswith("kafka://"):
+        raise PipelineError(
+            f"--to: {url!r} is no topic: write kafka://HOST:PORT/TOPIC (`archive` writes tables)"
+        )
     found = parse(url, "--to", client)
     if not isinstance(found, KafkaSource) or len(found.topics) != 1:
         raise PipelineError(f"--to: {url!r} must name one topic: kafka://HOST:PORT/TOPIC")

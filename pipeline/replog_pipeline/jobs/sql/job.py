@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
 from replog_pipeline.errors import PipelineError, root_line
-from replog_pipeline.jobs.sql import results, views
+from replog_pipeline.jobs.sql import query, results, views
 from replog_pipeline.lake import files
 from replog_pipeline.stores import places
 
@@ -41,8 +41,7 @@ class SqlConfig:
 
 def check(config: SqlConfig) -> None:
     """Without Spark. Raises PipelineError."""
-    if not config.query.strip(" \t\r\n;"):
-        raise PipelineError("the query is empty: write one, as 'select count(*) from TOPIC'")
+    query.parsed(config.query, is_sure=False)
     if config.form == "parquet" and config.to is None:
         raise PipelineError("--format parquet: say where to, with --to FOLDER")
     if config.form == "table" and config.to is not None:
@@ -75,12 +74,12 @@ def write(frame: DataFrame, config: SqlConfig, out: TextIO) -> None:
         results.to_table(frame.columns, rows, config.limit, out)
 
 
-def answer(spark: SparkSession, query: str, found: Sequence[str]) -> DataFrame:
+def answer(spark: SparkSession, asked: str, found: Sequence[str]) -> DataFrame:
     """Nothing has run yet."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import AnalysisException, ParseException
 
-    text = query.strip().rstrip(";")
+    text = asked.strip().rstrip(";")
     parser = spark._jsparkSession.sessionState().sqlParser()
     try:
         parser.parseQuery(text)

@@ -4,6 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 PORT ?= 9092
 BROKERS ?= 1
+PROCESSES ?=
 DATA ?= ./replog-data
 ARGS ?=
 SEEDS ?= 20
@@ -48,7 +49,7 @@ $(VENV)/.docs: $(BIN)/python setup.cfg pyproject.toml
 	$(INSTALL) -e '.[docs]'
 	@touch $@
 
-run: $(VENV)/.run ## start a broker (BROKERS=3: three) on PORT with its files in DATA
+run: $(VENV)/.run ## start a broker (BROKERS=3: three; PROCESSES=1: each in a process of its own) on PORT with its files in DATA
 ifeq ($(BROKERS),1)
 	@echo "A broker on 127.0.0.1:$(PORT), its files in $(DATA); Ctrl-C stops it. In another terminal:"
 else
@@ -58,7 +59,7 @@ endif
 	@echo "  $(BIN)/pip install kafka-python"
 	@echo "  echo hello | $(BIN)/kafka-python producer -b 127.0.0.1:$(PORT) -t greetings"
 	@echo "  $(BIN)/kafka-python consumer -b 127.0.0.1:$(PORT) -t greetings -g readers -C auto_offset_reset=earliest"
-	$(BIN)/twisted-broker --brokers $(BROKERS) --port $(PORT) --data $(DATA) $(ARGS)
+	$(BIN)/twisted-broker --brokers $(BROKERS)$(if $(PROCESSES), --processes) --port $(PORT) --data $(DATA) $(ARGS)
 
 lint: $(VENV)/.test ## ruff (bandit's rules among them), mypy, import contract; shows what `make audit` finds
 	$(BIN)/ruff check twisted_broker twisted pipeline tests benchmarks examples docs/*.py

@@ -1,7 +1,8 @@
 """The clusters that are compared: three brokers each, on empty directories, at ports of 127.0.0.1.
 
 `apart` is ours as a controller and three brokers, four processes; `together` ours as `--brokers 3`,
-one process; `kafka` Apache Kafka as a controller and three brokers, four processes. A cluster is
+one process; `processes` ours as `--brokers 3 --processes`, three and their parent; `kafka` Apache
+Kafka as a controller and three brokers, four processes. A cluster is
 killed by the process ids it started, and by no name.
 """
 
@@ -191,6 +192,33 @@ class Together(Cluster):
         )
 
 
+class Processes(Cluster):
+    """Ours, a process for each broker under one parent, which ends them."""
+
+    can_lose_one = False
+    nodes = (1,)
+
+    def __init__(self) -> None:
+        super().__init__("ours, --processes")
+
+    def command(self, node: int) -> list[str]:
+        return _twistd(
+            self.addresses[1][1],
+            self.directory / "data",
+            "--brokers",
+            str(len(BROKERS)),
+            "--processes",
+        )
+
+    @property
+    def pids(self) -> list[int]:
+        return [pid for parent in super().pids for pid in (parent, *_children(parent))]
+
+
+def _children(pid: int) -> list[int]:
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
 def _twistd(port: int, data: Path, *more: str) -> list[str]:
     twistd = str(Path(sys.executable).parent / "twistd")
     return [
@@ -252,5 +280,6 @@ class KafkaCluster(Cluster):
 CLUSTERS: dict[str, Callable[[], Cluster]] = {
     "apart": Apart,
     "together": Together,
+    "processes": Processes,
     "kafka": KafkaCluster,
 }

@@ -16,7 +16,8 @@ from tests.memory_broker import MemoryBroker
 from tests.test_broker_service import Loop
 from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import Runtime
-from twisted_broker.local_cluster import LocalCluster, node_settings, replication_hint
+from twisted_broker.local_cluster import LocalCluster
+from twisted_broker.local_nodes import node_settings, replication_hint
 from twisted_broker.net.listeners import plan_listeners
 from twisted_broker.tap import Options
 from twisted_broker.wire.messages.metadata import MetadataRequest, MetadataRequestTopic

@@ -8,27 +8,23 @@ on.
    (`KafkaServer.skip_controlled_shutdown`): leaderships not moved yet stay, and the logs are still
    closed cleanly.
 
-Ring 2. Source: `twisted.application.service`. Not here: options (`tap.py`), the parts of a broker
+Source: `twisted.application.service`. Not here: options (`tap.py`), the parts of a broker
 (`kafka_server.py`).
 """
 
 from __future__ import annotations
 
-import atexit
-import contextlib
-import os
-import sys
 from collections.abc import Callable
 from typing import Any
 
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred, ensureDeferred
-from twisted.internet.error import ReactorNotRunning
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from twisted_broker.config import BrokerConfig
 from twisted_broker.config_validation import warnings_for
+from twisted_broker.exit_status import leave_with_failure
 from twisted_broker.interfaces import Runtime
 from twisted_broker.known_settings import ZOOKEEPER_CONNECT
 from twisted_broker.server.kafka_server import STARTING_ERRORS, KafkaServer
@@ -154,6 +150,17 @@ class BrokerService(Service):
             listeners, broker.config.log_directories[0], self._status_ports[broker].address
         )
 
+    def ready_entry(self) -> dict[str, Any]:
+        """What a run file of several processes needs of this one, which is ready."""
+        assert self.broker is not None
+        listeners = self.broker.listeners
+        return {
+            "cluster_id": self.broker.cluster_id,
+            "client": next(each.address for each in listeners if not each.is_controller),
+            "controller": next((each.address for each in listeners if each.is_controller), None),
+            "entry": self._entry(self.broker),
+        }
+
     def _announce(self) -> None:
         """The ready line and the run file."""
         assert self.broker is not None
@@ -176,12 +183,7 @@ class BrokerService(Service):
         if self._stopping:
             return  # what was waited for at the start was given up for the stop
         _logger.critical("replog {who} stops: {reason}", who=self.who, reason=reason)
-        self._reactor.addSystemEventTrigger("after", "shutdown", _exit_with_failure)
-        self._reactor.callWhenRunning(self._leave)
-
-    def _leave(self) -> None:
-        with contextlib.suppress(ReactorNotRunning):  # it is stopping already
-            self._reactor.stop()
+        leave_with_failure(self._reactor)
 
     async def _stop(self) -> None:
         if self._run_file is not None:
@@ -189,23 +191,13 @@ class BrokerService(Service):
         if self.broker is not None:
             await self._stop_broker(self.broker)
 
-    def _skip_controlled_shutdown(self) -> None:
+    def skip_controlled_shutdown(self) -> None:
+        """A further request to stop."""
         if self.broker is not None:
             self.broker.skip_controlled_shutdown()
 
     def stopService(self) -> Deferred[None]:
         Service.stopService(self)
         self._stopping = True
-        self._on_stop_again(self._skip_controlled_shutdown)
+        self._on_stop_again(self.skip_controlled_shutdown)
         return ensureDeferred(self._stop())
-
-
-def _exit_with_failure() -> None:
-    """`twistd` itself would leave with status 0, once it has removed its pid file."""
-    atexit.register(_leave_with_failure)
-
-
-def _leave_with_failure() -> None:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(1)

@@ -2,8 +2,7 @@
 
 Owns what differs between them, and the order in which they start and stop.
 
-1. Ids 1 to N, ports P to P+N-1 (free ones for 0; the status ports likewise), directories
-   `broker-<id>` under the given ones; node 1 is the controller too.
+1. Their settings are those of `local_nodes.py`; node 1 is the controller too.
 2. They talk over real TCP, as brokers on several machines do; nothing is shared but the process.
 3. Node 1 starts first, the others together. Ready means all are; then one line says how topics get
    several replicas, where they would get one.
@@ -13,14 +12,13 @@ Owns what differs between them, and the order in which they start and stop.
    without it. Of node 1 the controller goes on. The process ends with the last broker, or when the
    controller's disk fails: without it none of them can elect a leader or change an ISR.
 
-Ring 2. Source: our own. Not here: one broker's parts
-(`kafka_server.py`).
+Ring 2. Source: our own. Not here: one broker's parts (`kafka_server.py`), a process for each broker
+(`process_cluster.py`).
 """
 
 from __future__ import annotations
 
-import posixpath
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any
 
@@ -32,85 +30,12 @@ from twisted.python.failure import Failure
 from twisted_broker.broker_service import BrokerService
 from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import Runtime
-from twisted_broker.java_numbers import is_digits
-from twisted_broker.net.listeners import parse_endpoints
+from twisted_broker.local_nodes import replication_hint
 from twisted_broker.server.kafka_server import STARTING_ERRORS, KafkaServer
-from twisted_broker.settings import INT_MAX, ConfigError
+from twisted_broker.settings import INT_MAX
 from twisted_broker.status.run_file import remove_run_file, write_run_file
 
 _logger = Logger(namespace="replog")
-CONTROLLER_NODE = 1
-_MOST_PORT = 65535
-_STATUS_PORT = "replog.status.port"
-
-
-def node_settings(values: Mapping[str, str], node_id: int) -> dict[str, str]:
-    """The settings of one node out of those given for all. Raises ConfigError."""
-    own = dict(values)
-    own["node.id"] = str(node_id)
-    own["process.roles"] = "broker,controller" if node_id == CONTROLLER_NODE else "broker"
-    own["log.dirs"] = ",".join(
-        posixpath.join(path, f"broker-{node_id}")
-        for path in _listed(values.get("log.dirs") or values["log.dir"])
-    )
-    if "metadata.log.dir" in values:
-        own["metadata.log.dir"] = posixpath.join(values["metadata.log.dir"], f"broker-{node_id}")
-    controllers = {
-        name.upper() for name in _listed(values.get("controller.listener.names", "CONTROLLER"))
-    }
-    status_port = values.get(_STATUS_PORT, "")
-    if is_digits(status_port) and int(status_port):
-        own[_STATUS_PORT] = str(int(status_port) + node_id - 1)
-    for name in ("listeners", "advertised.listeners"):
-        if name in values:
-            own[name] = ",".join(_shifted(name, values[name], node_id, controllers))
-    return own
-
-
-def check_shared_roles(values: Mapping[str, str]) -> None:
-    """Raises ConfigError for roles that several brokers of one process cannot share."""
-    roles = values.get("process.roles", "broker,controller")
-    if set(_listed(roles)) != {"broker", "controller"}:
-        raise ConfigError(
-            "process.roles",
-            roles,
-            (
-                "broker,controller (the default) with several --brokers: node 1 is the "
-                "controller, too"
-            ),
-        )
-
-
-def _listed(text: str) -> list[str]:
-    return [entry.strip() for entry in text.split(",") if entry.strip()]
-
-
-def _shifted(setting: str, text: str, node_id: int, controllers: set[str]) -> list[str]:
-    """Each broker's listener on a port of its own; the controller's on its node only."""
-    found = []
-    for each in parse_endpoints(setting, _listed(text)):
-        if each.name in controllers:
-            if node_id == CONTROLLER_NODE:
-                found.append(str(each))
-            continue
-        port = each.port + node_id - 1 if each.port else 0
-        if port > _MOST_PORT:
-            raise ConfigError(setting, str(each), f"a lower port: node {node_id} would need {port}")
-        found.append(str(each._replace(port=port)))
-    return found
-
-
-def replication_hint(config: BrokerConfig, brokers: int) -> str:
-    """How a topic gets several replicas; empty where it does anyway."""
-    if brokers < 2 or config.integer("default.replication.factor") > 1:
-        return ""
-    most = min(3, brokers)
-    return (
-        "topics have one replica, as in Kafka, unless they are created with more (up to "
-        f"{brokers}); "
-        f"--set default.replication.factor={most} makes {most} the default, also for topics "
-        "that are created automatically"
-    )
 
 
 class LocalCluster(BrokerService):
@@ -253,7 +178,8 @@ class LocalCluster(BrokerService):
         else:
             await self._stop_broker(broker)
 
-    def _skip_controlled_shutdown(self) -> None:
+    def skip_controlled_shutdown(self) -> None:
+        """A further request to stop."""
         for broker in self.brokers:
             broker.skip_controlled_shutdown()
 

@@ -229,7 +229,7 @@ def check_machine(
                 if inherited is not None and inherited.has(endpoint.host, endpoint.port):
                     continue
                 try:
-                    _try_port(endpoint)
+                    try_port(endpoint)
                 except OSError as error:
                     refused = CannotListenError(endpoint.host, endpoint.port, error)
                     raise CannotBind(endpoint, refused, endpoint in plan.controller) from None
@@ -268,7 +268,8 @@ def _addresses(configs: Iterable[BrokerConfig]) -> Iterator[tuple[str, int]]:
         yield HOST, config.integer("replog.status.port")
 
 
-def _try_port(endpoint: ConfiguredListener) -> None:
+def try_port(endpoint: ConfiguredListener) -> None:
+    """Raises OSError where it cannot be bound."""
     if not endpoint.port:
         return
     family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET

@@ -49,6 +49,7 @@ from twisted_broker.start_checks import (
 from twisted_broker.systemd import InheritedSockets, ServiceManager
 
 if TYPE_CHECKING:
+    from twisted_broker.broker_service import BrokerService
     from twisted_broker.config import BrokerConfig
 
 check_system()
@@ -83,8 +84,8 @@ class Options(UsageOptions):
             "b",
             "1",
             (
-                "Brokers in this process: ids 1 to N, ports from PORT on, directories broker-N; 1 "
-                "is the controller too."
+                "Brokers in this process (--processes: each in its own): ids 1 to N, ports from "
+                "PORT on, directories broker-N; 1 is the controller too."
             ),
         ],
         ["config", "c", None, "A server.properties of Apache Kafka."],
@@ -106,6 +107,11 @@ class Options(UsageOptions):
     alone = ""
     """The synopsis of the program that starts nothing but a broker."""
     optFlags = [
+        [
+            "processes",
+            None,
+            "Each of --brokers in a process of its own, started again when it ends.",
+        ],
         ["log-json", None, "Log one JSON object per line."],
         [
             "require-formatted",
@@ -156,14 +162,29 @@ class Options(UsageOptions):
         try:
             self.broker_configs = self._configs(self._chosen(), int(brokers))
             self.broker_config = self.broker_configs[0]
+            if self["processes"]:
+                self._check_processes(int(brokers))
             if self["require-formatted"]:
-                self._check_formatted()
+                self.check_formatted()
             if self["run-file"] is not None:
                 check_run_file(self["run-file"])
         except (CheckpointError, ConfigError, OSError, StartError) as error:
             raise UsageError(str(error)) from None
 
-    def _check_formatted(self) -> None:
+    def _check_processes(self, brokers: int) -> None:
+        """Raises UsageError, StartError."""
+        if brokers == 1:
+            raise UsageError("--processes is for several brokers: give --brokers 2 or more, too")
+        if self["data"] == MEMORY:
+            raise UsageError(
+                "--processes and --data memory contradict: what a process kept would be gone when "
+                "it is started again; drop one"
+            )
+        from twisted_broker.process_cluster import with_ports
+
+        self.broker_configs = with_ports(self.broker_configs)
+
+    def check_formatted(self) -> None:
         """Every log directory says whose it is. Raises UsageError, CheckpointError, OSError."""
         from twisted_broker.log.filesystem import OsFileSystem
         from twisted_broker.log.meta_properties import read_meta_properties
@@ -197,7 +218,7 @@ class Options(UsageOptions):
         if brokers == 1:
             configs = [BrokerConfig(chosen)]
         else:
-            from twisted_broker.local_cluster import check_shared_roles, node_settings
+            from twisted_broker.local_nodes import check_shared_roles, node_settings
 
             check_shared_roles(chosen)
             configs = [
@@ -277,7 +298,9 @@ def _listed(text: str) -> list[str]:
     return [entry.strip() for entry in text.split(",") if entry.strip()]
 
 
-def makeService(options: Options) -> Any:
+def makeService(
+    options: Options, when_ready: Callable[[BrokerService], None] = lambda service: None
+) -> Any:
     """The broker of these options, as a service that `twistd` starts.
 
     Raises SystemExit where a port is taken, or a directory in use or of other brokers.
@@ -290,6 +313,8 @@ def makeService(options: Options) -> Any:
         raise SystemExit(f"replog: {error}") from None
     raise_file_limit()
     check_machine(options.broker_configs, options.directories, inherited)
+    if options["processes"]:
+        return _parent_of_processes(options, manager)
     garbage_collection.spare_start()
     _choose_reactor()
     from twisted.internet import reactor
@@ -312,7 +337,12 @@ def makeService(options: Options) -> Any:
         "descriptors": descriptors,
     }
     more["on_stop_again"] = partial(_stopping, clock, manager)
-    more["when_ready"] = lambda: _ready(watch, manager, service, clock)
+
+    def ready() -> None:
+        _ready(watch, manager, service, clock)
+        when_ready(service)
+
+    more["when_ready"] = ready
     make_runtime = partial(
         production_runtime, clock, watch=watch, in_memory=in_memory, inherited=inherited
     )
@@ -324,6 +354,33 @@ def makeService(options: Options) -> Any:
         from twisted_broker.local_cluster import LocalCluster
 
         service = LocalCluster(options.broker_configs, make_runtime, **more)
+    return service
+
+
+def _parent_of_processes(options: Options, manager: ServiceManager) -> Any:
+    """What starts, watches and stops a process for each broker."""
+    _choose_reactor()
+    from twisted.internet import reactor
+
+    from twisted_broker.process_cluster import ProcessCluster
+
+    clock: Any = reactor
+    clock.seconds = time.monotonic
+    clock.callWhenRunning(_stop_on_hangup, clock)
+    order = {
+        "levels": options.levels,
+        "cluster_id": options["cluster-id"],
+        "require_formatted": bool(options["require-formatted"]),
+        "reactor": type(clock).__module__,
+    }
+    service = ProcessCluster(
+        options.broker_configs,
+        order,
+        run_file=options["run-file"],
+        reactor=clock,
+        on_stop_again=partial(_stopping, clock, manager),
+        when_ready=lambda: manager.ready(service.who, clock),
+    )
     return service
 
 

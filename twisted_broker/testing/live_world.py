@@ -43,9 +43,7 @@ class LiveWorld:
         from twisted.internet import reactor
 
         self.reactor: Any = reactor
-        self.outside: Runtime = production_runtime(
-            reactor, config, ReactorWatch(0), in_memory=True
-        )
+        self.outside: Runtime = production_runtime(reactor, config, ReactorWatch(0), in_memory=True)
         self.outside.clock = MonotonicClock(reactor)
         self.descriptors = file_limit(reactor)
         self.clock = LiveClock(reactor)

@@ -68,7 +68,7 @@ def test_who_names_the_real_world(graph: grimp.ImportGraph) -> None:
     assert found - OF_ADDRESSES <= known
     # The broker names all that is handed in, by the ports alone; keys are fetched by urllib, whose
     # other half only parses.
-    assert known - found <= {"server.kafka_server", "net.jwks"}
+    assert known - found <= {"net.jwks"}
 
 
 def test_the_table_of_events() -> None:

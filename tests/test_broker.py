@@ -22,6 +22,7 @@ from twisted_broker.log.meta_properties import read_meta_properties
 from twisted_broker.log.segment_file import SegmentFile
 from twisted_broker.replication import role_change
 from twisted_broker.server.kafka_server import KafkaServer
+from twisted_broker.server.metadata_publisher import BrokerMetadataPublisher
 from twisted_broker.settings import ConfigError
 from twisted_broker.simulation.disk import SimDisk
 from twisted_broker.simulation.disk_faults import Fault
@@ -342,16 +343,16 @@ def test_connections_leave_descriptors_to_the_logs() -> None:
     house.start()
     held = house.broker.log_manager.directories.descriptors()
     assert held == 32, "a third of the limit is for segments"
-    assert house.broker._counts.descriptor_limit() == 96 - 24 - 12 - 32
+    assert house.broker.sockets.counts.descriptor_limit() == 96 - 24 - 12 - 32
     # Answers refer to more segments than logs may hold: what they take, connections may not have.
     for number in range(20):
         file = SegmentFile(house.broker.log_manager.directories.online()[0].pool, f"/data/{number}")
         file.create()
         file.acquire()
-    while house.broker._counts.descriptor_limit() > 8:
+    while house.broker.sockets.counts.descriptor_limit() > 8:
         file = SegmentFile(
             house.broker.log_manager.directories.online()[0].pool,
-            f"/data/more{house.broker._counts.descriptor_limit()}",
+            f"/data/more{house.broker.sockets.counts.descriptor_limit()}",
         )
         file.create()
         file.acquire()
@@ -382,7 +383,7 @@ def test_a_flood_of_the_controllers_listener_keeps_no_broker_out() -> None:
     for each in flood:
         each.connect().addErrback(lambda failure: None)
     house.pass_time(0.1)
-    factory = next(each for each in house.broker._factories if each.on_controller)
+    factory = next(each for each in house.broker.sockets.factories if each.on_controller)
     assert factory.counts.total <= 96 // 8
     assert house.run(served_ones.send(request, 3)).error_code == 0
     assert house.ask(request, 3, port=9093).error_code == 0
@@ -462,21 +463,20 @@ def test_the_first_metadata_of_a_start_is_taken_over_in_several_turns(
     taken: list[int] = []
     fenced: list[bool] = []
     strays: list[int] = []
-    original, set_aside = KafkaServer._next_deltas, role_change._set_strays_aside
+    original, set_aside = BrokerMetadataPublisher._next_deltas, role_change._set_strays_aside
 
-    def counted(broker: KafkaServer) -> None:
-        manager = broker.parts.replica_manager
-        assert manager is not None and broker.role is not None
+    def counted(publisher: BrokerMetadataPublisher) -> None:
+        manager = publisher._replica_manager
         before = len(manager.leaders())
-        original(broker)
+        original(publisher)
         taken.append(len(manager.leaders()) - before)
-        fenced.append(broker.role.observer.image.brokers[1].fenced)
+        fenced.append(manager._image_source.image.brokers[1].fenced)
 
     def noted(manager: Any, image: Any, removals: Any) -> None:
         strays.append(len(manager.leaders()))
         set_aside(manager, image, removals)
 
-    monkeypatch.setattr(KafkaServer, "_next_deltas", counted)
+    monkeypatch.setattr(BrokerMetadataPublisher, "_next_deltas", counted)
     monkeypatch.setattr(role_change, "_set_strays_aside", noted)
     house = MemoryBroker(files).start()
     # led by nobody until the fence is lifted, which is the next delta

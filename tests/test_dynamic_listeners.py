@@ -247,7 +247,7 @@ def test_a_stop_while_one_opens_leaves_no_port(house: MemoryBroker) -> None:
 
     opened: list[bool] = []
     house.network.listen = later
-    change = house.broker._dynamic_listeners
+    change = house.broker.sockets.dynamic
     can_bind = change._can_bind
 
     async def bound(endpoint: Any) -> None:

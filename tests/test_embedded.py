@@ -191,8 +191,8 @@ def test_what_ends_a_broker_is_said_once(house: MemoryBroker) -> None:
     broker.setServiceParent(parent)
     house.run(broker.start())
     node = broker._node.broker
-    node._on_fatal("the disk is gone")
-    node._on_fatal("the disk is gone, again")
+    node.shared.on_fatal("the disk is gone")
+    node.shared.on_fatal("the disk is gone, again")
     house.run(broker.stop())
     assert said == ["the disk is gone"] and not broker.running and house.network.ports == {}
     house.network.listen("127.0.0.1", 9092, None)

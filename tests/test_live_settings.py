@@ -50,11 +50,11 @@ OTHERS: dict[str, Callable[[MemoryBroker], Any]] = {
         house, "io.max.bytes.per.second"
     ),
     "log.cleaner.threads": lambda house: cleaner_config(house, "threads"),
-    "max.connection.creation.rate": lambda house: house.broker._counts.rates.limit,
-    "max.connections": lambda house: house.broker._counts.maximum,
-    "max.connections.per.ip": lambda house: house.broker._counts.maximum_per_host,
+    "max.connection.creation.rate": lambda house: house.broker.sockets.counts.rates.limit,
+    "max.connections": lambda house: house.broker.sockets.counts.maximum,
+    "max.connections.per.ip": lambda house: house.broker.sockets.counts.maximum_per_host,
     "max.connections.per.ip.overrides": lambda house: ",".join(
-        f"{address}:{count}" for address, count in house.broker._counts.overrides.items()
+        f"{address}:{count}" for address, count in house.broker.sockets.counts.overrides.items()
     ),
     "num.replica.fetchers": lambda house: house.broker.role.fetchers.count,
     "producer.id.expiration.ms": lambda house: log_config(house).producer_id_expiration_ms,

@@ -15,6 +15,7 @@ from twisted.internet.task import Clock
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+import twisted_broker.server.broker_server  # noqa: F401  the loggers of what it loads
 from twisted_broker.api import broker_loggers
 from twisted_broker.event_lines import EventLines
 from twisted_broker.log_output import json_line, parse_levels
@@ -75,7 +76,7 @@ def test_levels_of_a_start_are_those_of_the_broker_loggers(start: Any) -> None:
     start({"": "WARN", "twisted_broker.replication": "DEBUG"})
     known = broker_loggers.levels()
     assert (known["root"], known[REPLICAS]) == ("WARN", "DEBUG")
-    assert known["twisted_broker.server.kafka_server"] == "WARN"
+    assert known["twisted_broker.server.shared_server"] == "WARN"
     edit = IncrementalAlterConfigsRequestAlterableConfig
     broker_loggers.change([edit(name=REPLICAS, config_operation=0, value="ERROR")], True)
     assert broker_loggers.levels()[REPLICAS] == "ERROR"

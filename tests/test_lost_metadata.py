@@ -15,6 +15,7 @@ from twisted.internet.defer import ensureDeferred
 from tests.memory_broker import MemoryBroker
 from tests.test_broker_joining import CONTROLLER, memory_broker, memory_controller
 from twisted_broker.cluster.metadata_check import MetadataDamage, read_durable_end
+from twisted_broker.cluster.observer import MetadataObserver
 from twisted_broker.cluster.snapshots import list_snapshots
 from twisted_broker.log.checkpoints import HIGH_WATERMARK, read_offsets, write_offsets
 from twisted_broker.log.errors import CheckpointError, LogDirFailure
@@ -25,7 +26,7 @@ from twisted_broker.log.meta_properties import (
     read_meta_properties,
     write_meta_properties,
 )
-from twisted_broker.server import kafka_server
+from twisted_broker.server import shared_server
 from twisted_broker.simulation.disk import SimDisk
 from twisted_broker.simulation.disk_faults import Crash, Fault
 from twisted_broker.topic_names import METADATA_TOPIC
@@ -198,7 +199,7 @@ def test_a_founder_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once, when it is done; a second start founds nothing."""
     told: list[str] = []
     monkeypatch.setattr(
-        kafka_server._logger, "info", lambda text, **fields: told.append(text.format(**fields))
+        shared_server._logger, "info", lambda text, **fields: told.append(text.format(**fields))
     )
     first = memory_controller().start()
     assert told == [f"formatted /data as new cluster {first.broker.cluster_id}"]
@@ -216,7 +217,7 @@ def test_an_empty_directory_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     node.stop()
     node.files.remove_tree("/more")
     monkeypatch.setattr(
-        kafka_server._logger, "info", lambda text, **fields: told.append(text.format(**fields))
+        shared_server._logger, "info", lambda text, **fields: told.append(text.format(**fields))
     )
     again = MemoryBroker(files=node.files, log_dirs="/data,/more").start()
     line = f"formatted /more for node 1 of cluster {again.broker.cluster_id}: it was empty"
@@ -400,6 +401,7 @@ def test_a_topic_deleted_while_its_broker_was_away_goes_with_its_records(
     assert [name.endswith("-delete") for name in found] == ([False, True] if again else [True])
     role = pair.broker.broker.role
     assert role is not None and role.copy is not None
+    assert isinstance(role.observer, MetadataObserver)
     assert role.observer.take_removals() is role.copy.removals is None  # nothing grows on
     pair.broker.pass_time(LONG)
     assert folders(pair) == (["precious-0"] if again else [])

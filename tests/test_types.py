@@ -17,9 +17,9 @@ MISSPELT = {
         "replicas.must_wait(outcomes, acks)",
         'replicas.must_wiat(outcomes, 1, "x")',
     ),
-    "server/kafka_server.py": (
-        "replica_manager.apply_delta(delta, image)",
-        "replica_manager.aply_delta(image)",
+    "server/metadata_publisher.py": (
+        "_replica_manager.apply_delta(delta, image)",
+        "_replica_manager.aply_delta(image)",
     ),
 }
 

@@ -26,7 +26,6 @@ from twisted_broker.config import BrokerConfig
 from twisted_broker.config_validation import warnings_for
 from twisted_broker.exit_status import leave_with_failure
 from twisted_broker.interfaces import Runtime
-from twisted_broker.known_settings import ZOOKEEPER_CONNECT
 from twisted_broker.server.kafka_server import STARTING_ERRORS, KafkaServer
 from twisted_broker.settings import INT_MAX
 from twisted_broker.start_checks import open_directories
@@ -39,14 +38,6 @@ from twisted_broker.status.run_file import (
 )
 
 _logger = Logger(namespace="replog")
-
-
-def _broker_class(config: BrokerConfig) -> type[KafkaServer]:
-    if ZOOKEEPER_CONNECT not in config.static:
-        return KafkaServer
-    from twisted_broker.server.zookeeper_server import ZooKeeperBroker
-
-    return ZooKeeperBroker
 
 
 class BrokerService(Service):
@@ -110,7 +101,7 @@ class BrokerService(Service):
     async def _start(self) -> None:
         self._log_settings()
         try:
-            self.broker = _broker_class(self.config)(
+            self.broker = KafkaServer(
                 self.config, self.runtime, self._cluster_id, self._descriptors, self._fail
             )
             await self._start_broker(self.broker)

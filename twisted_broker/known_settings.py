@@ -252,7 +252,7 @@ controlled.shutdown.retry.backoff.ms long 5000 0..
 delegation.token.master.key password -
 """
 """Of a member of a ZooKeeper cluster, as in Kafka 3.9; only where `zookeeper.connect` is set. These
-are obeyed (`zookeeper_server.py`), but for the key: such a member has no delegation tokens.
+are obeyed (`zookeeper_membership.py`), but for the key: such a member has no delegation tokens.
 """
 
 

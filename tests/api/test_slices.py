@@ -722,7 +722,7 @@ def test_a_fetch_of_many_partitions_is_read_in_slices_under_one_limit() -> None:
         request = FetchRequest(
             max_wait_ms=0, max_bytes=most, topics=[FetchTopic(topic="many", partitions=wanted)]
         )
-        turns = house.broker._turns
+        turns = house.broker.shared.turns
         before, waits = turns.next_turn, []
         turns_of: Any = SimpleNamespace(
             next_turn=lambda: waits.append(1) or before(),  # noqa: B023

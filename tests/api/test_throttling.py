@@ -161,7 +161,7 @@ def test_a_producer_without_answers_waits_too(quotas: Quotas) -> None:
     assert log.log_end_offset == 1 and clients[0].data == b""
     found = [
         each
-        for factory in house.broker._factories
+        for factory in house.broker.sockets.factories
         for each in factory.connections
         if each.throttled
     ]
@@ -228,7 +228,7 @@ def test_who_may_not_act_as_a_node_is_not_exempt_as_one(
     """What a node sends costs nothing; refused, the same requests make their client wait."""
     quotas.alter({"user": "ANONYMOUS"}, request_percentage=1)
     (dispatcher,) = [
-        each for each in quotas.house.broker._dispatchers if not each.listener.is_controller
+        each for each in quotas.house.broker.sockets.dispatchers if not each.listener.is_controller
     ]
     ticks = iter(range(1000))
     monkeypatch.setattr(dispatcher, "seconds", lambda: next(ticks) * 0.1)
@@ -259,7 +259,7 @@ def test_time_of_the_thread_is_waited_for(quotas: Quotas, monkeypatch: pytest.Mo
     """RL 5.3: the clock in memory stands still within a turn: the test says what a request took."""
     quotas.alter({"user": "ANONYMOUS"}, request_percentage=1)
     (dispatcher,) = [
-        each for each in quotas.house.broker._dispatchers if not each.listener.is_controller
+        each for each in quotas.house.broker.sockets.dispatchers if not each.listener.is_controller
     ]
     ticks = iter(range(1000))
     monkeypatch.setattr(dispatcher, "seconds", lambda: next(ticks) * 0.1)
@@ -342,7 +342,9 @@ def test_a_broker_is_not_made_to_wait_at_its_controller(quotas: Quotas) -> None:
     create("c")
     assert house.clock.seconds() - before < 1
     # One that may not act as a broker waits.
-    parts = next(each for each in house.broker._dispatchers if each.listener.is_controller).broker
+    parts = next(
+        each for each in house.broker.sockets.dispatchers if each.listener.is_controller
+    ).broker
     allowed, parts.authorizer = parts.authorizer, DenyList(("CLUSTER_ACTION", "kafka-cluster"))
     create("d")
     parts.authorizer = allowed

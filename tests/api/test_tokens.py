@@ -122,7 +122,7 @@ def test_a_token_is_a_login_that_is_handed_on(house: House, lines: list[str]) ->
     with capturedLogs() as logs:
         answer = house.run(line_by_token.send(MetadataRequest(topics=[]), 4))
     assert answer.brokers
-    (listener,) = [each for each in house.broker._factories if each.name == "CLIENTS"]
+    (listener,) = [each for each in house.broker.sockets.factories if each.name == "CLIENTS"]
     near: Any = list(listener.connections)[-1]
     assert str(near.principal) == "User:alice" and near.principal.by_token
     ends = near.sasl.authenticator._expires_ms - house.runtime.now_ms()

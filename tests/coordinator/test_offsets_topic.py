@@ -141,8 +141,8 @@ def test_the_first_request_to_a_coordinator_of_a_new_cluster_is_served(
     key_type: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fifty partitions are taken over in several turns, here of a busy broker."""
-    monkeypatch.setattr("twisted_broker.server.kafka_server._PARTITIONS_A_PIECE", 1)
-    monkeypatch.setattr("twisted_broker.server.kafka_server._PIECES_A_TURN", 1)
+    monkeypatch.setattr("twisted_broker.server.metadata_publisher._PARTITIONS_A_PIECE", 1)
+    monkeypatch.setattr("twisted_broker.server.metadata_publisher._PIECES_A_TURN", 1)
     house = MemoryBroker().start()
     call_later = house.clock.callLater
 

@@ -11,14 +11,16 @@ import pytest
 
 from tests.log.test_log_manager import World, create, failure, fill
 from tests.memory_broker import MemoryBroker
-from twisted_broker.cluster import metadata_log
 from twisted_broker.cluster.broker_lifecycle_manager import BrokerLifecycleManager
 from twisted_broker.cluster.controller import Controller
 from twisted_broker.log import checkpoints
 from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.log.log_manager import LogManager
 from twisted_broker.net.listeners import OpenListeners
-from twisted_broker.server import kafka_server as composition
+from twisted_broker.server import controller_server
+from twisted_broker.server.kraft_membership import KRaftMembership
+from twisted_broker.server.metadata_publisher import BrokerMetadataPublisher
+from twisted_broker.server.socket_server import SocketServer
 from twisted_broker.simulation.disk_faults import Fault
 
 
@@ -121,14 +123,14 @@ def test_a_load_that_is_refused_leaves_the_marks() -> None:
 _CONTROLLER_PORT = 9093
 _STEPS: dict[str, tuple[Any, str]] = {
     "the logs": (LogManager, "_loaded"),
-    "the metadata log": (metadata_log, "opened_in_steps"),
+    "the metadata log": (controller_server, "opened_in_steps"),
     "the controller's port": (OpenListeners, "open"),
     "the controller": (Controller, "start"),
-    "the parts of the broker": (composition.KafkaServer, "_controllers"),
+    "the parts of the broker": (KRaftMembership, "_controllers"),
     "the broker's port": (OpenListeners, "open"),
-    "the addresses": (composition.KafkaServer, "_set_advertised_listeners"),
+    "the addresses": (SocketServer, "set_advertised_listeners"),
     "registration": (BrokerLifecycleManager, "start"),
-    "the first roles": (composition.KafkaServer, "_take_delta"),
+    "the first roles": (BrokerMetadataPublisher, "take"),
     "the fence": (BrokerLifecycleManager, "ready_to_unfence"),
     "letting clients in": (OpenListeners, "start_accepting"),
 }

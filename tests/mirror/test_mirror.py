@@ -14,7 +14,6 @@ from twisted.internet.defer import Deferred
 from twisted.internet.protocol import Factory, Protocol
 
 from tests.mirror.world import SOURCE, TARGET, World, some_batch
-from twisted_broker.api import dispatch
 from twisted_broker.api.routes import served
 from twisted_broker.consumer.cluster_client import (
     ClusterClient,
@@ -26,6 +25,7 @@ from twisted_broker.interfaces import TopicPartition
 from twisted_broker.mirror import source_epochs
 from twisted_broker.mirror.errors import MirrorError, SourceLost
 from twisted_broker.replication.partition.partition import Partition
+from twisted_broker.server import kraft_membership
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.header import APPEND_MIRRORED
 from twisted_broker.wire.messages import topics
@@ -318,7 +318,7 @@ def test_a_target_that_is_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     def without(on_controller: bool) -> object:
         return {key: row for key, row in served(on_controller).items() if key != APPEND_MIRRORED}
 
-    monkeypatch.setattr(dispatch, "served", without)
+    monkeypatch.setattr(kraft_membership, "served", without)
     world = World()
     world.create()
     world.start()

@@ -113,7 +113,7 @@ def client(broker: MemoryBroker, port: int = PORT) -> Client:
 
 def of_clients(broker: MemoryBroker) -> Any:
     """The factory of their listener."""
-    return next(each for each in broker.broker._factories if each.name == "CLIENTS")
+    return next(each for each in broker.broker.sockets.factories if each.name == "CLIENTS")
 
 
 def near(broker: MemoryBroker) -> Any:
@@ -510,10 +510,9 @@ def test_our_side_authenticates_again() -> None:
         broker.pass_time(seconds)
         first, second = (ours.send(MetadataRequest(topics=[]), 4) for _ in range(2))
         assert broker.run(first).brokers and broker.run(second).brokers
-    (listener,) = [each.sasl for each in broker.broker._factories if each.sasl is not None]
-    assert listener.successes == 3 and ours.answers == 10
-    created = next(each for each in broker.broker._factories if each.sasl is not None).created
-    assert created == 1
+    (factory,) = [each for each in broker.broker.sockets.factories if each.sasl is not None]
+    assert factory.sasl.successes == 3 and ours.answers == 10
+    assert factory.created == 1
     broker.stop()
 
 
@@ -523,7 +522,7 @@ def test_what_waits_for_an_authentication_fails_with_it() -> None:
     ours = connection(broker)
     broker.run(ours.send(MetadataRequest(topics=[]), 4))
     broker.pass_time(4.9)
-    (listener,) = [each.sasl for each in broker.broker._factories if each.sasl is not None]
+    (listener,) = [each.sasl for each in broker.broker.sockets.factories if each.sasl is not None]
     users: Any = listener.settings.users
     users["alice"] = "new"
     with pytest.raises(ConnectionClosed):

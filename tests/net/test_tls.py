@@ -98,7 +98,7 @@ class House(MemoryBroker):
         return BrokerConnection(self.runtime, host, port, "test", connector=connector)
 
     def principals(self) -> set[str]:
-        factories = [each for each in self.broker._factories if each.name == "OUT"]
+        factories = [each for each in self.broker.sockets.factories if each.name == "OUT"]
         return {str(one.principal) for each in factories for one in each.connections} - {
             "User:CN=broker"
         }
@@ -167,9 +167,9 @@ def test_brokers_controllers_and_clients_meet_over_tls(house: House) -> None:
 
 def test_rates_of_new_connections_hold_over_tls(house: House) -> None:
     """The port hears of its listener's pause; a held connection goes without a handshake."""
-    rates = house.broker._counts.rates
-    (factory,) = [each for each in house.broker._factories if each.name == "OUT"]
-    over_tls = house.broker._security.served("OUT", factory)
+    rates = house.broker.sockets.counts.rates
+    (factory,) = [each for each in house.broker.sockets.factories if each.name == "OUT"]
+    over_tls = house.broker.sockets.security.served("OUT", factory)
     rates.set_limits(1, {"OUT": 1})
     waits = []
     for _ in range(12):
@@ -179,10 +179,10 @@ def test_rates_of_new_connections_hold_over_tls(house: House) -> None:
     rates.set_limits(2**31 - 1, {})
     rates.set_ip_rate(None, 0.01)
     held = raw(house)
-    assert house.broker._counts.held == 1
+    assert house.broker.sockets.counts.held == 1
     held.transport.write(b"\x16\x03\x01")
     house.pass_time(2)
-    assert held.lost and not held.received and house.broker._counts.held == 0
+    assert held.lost and not held.received and house.broker.sockets.counts.held == 0
 
 
 def test_a_certificate_names_the_client(house: House) -> None:
@@ -365,7 +365,7 @@ def test_who_does_not_speak_tls_is_one_line_and_others_are_served(house: House) 
                 house.pass_time(0.1)
                 assert client.lost
     (line,) = lines(events)
-    (factory,) = [each for each in house.broker._factories if each.name == "OUT"]
+    (factory,) = [each for each in house.broker.sockets.factories if each.name == "OUT"]
     assert factory.failed_handshakes == 60 and len(factory.connections) == 1
     assert line == (
         "listener OUT: no TLS connection with 127.0.0.1: it does not speak TLS: set its "
@@ -432,7 +432,7 @@ def test_any_bytes_end_in_one_line_or_wait(house: House, seed: int) -> None:
                 client = raw(house)
                 client.transport.write(head + random.randbytes(random.randrange(1, 200)))
         house.pass_time(HANDSHAKE_SECONDS + 1)
-    assert len(house.broker._factories[1].connections) <= 1
+    assert len(house.broker.sockets.factories[1].connections) <= 1
     assert 1 <= len(lines(events)) < 12
     assert "Traceback" not in " ".join(str(formatEvent(each)) for each in events)
 
@@ -472,7 +472,7 @@ def test_a_server_that_stalls_ends_a_call(house: House) -> None:
     house.pass_time(1)
     connection.close()  # cancels the handshake
     house.pass_time(0.1)
-    assert not house.broker._fatal
+    assert not house.broker.shared.fatal
 
 
 def fill(house: House, connection: BrokerConnection, count: int, size: int) -> None:

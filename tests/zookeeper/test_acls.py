@@ -118,9 +118,9 @@ def test_what_another_broker_announces_is_obeyed(
 
 def test_a_new_session_reads_all_again() -> None:
     member = Guarded()
-    member.broker.zookeeper.expire()
+    member.broker.membership.zookeeper.expire()
     member.ensemble.set(LITERAL, content())
-    member.broker.zookeeper.connect()
+    member.broker.membership.zookeeper.connect()
     member.pass_time(1.0)
     assert not member.may("t")
 
@@ -183,7 +183,7 @@ def test_a_change_of_another_broker_in_between_is_kept() -> None:
     member = Guarded()
     bob = ENTRY | {"principal": "User:bob"}
     overtaken: list[str] = []
-    zookeeper = member.broker.zookeeper
+    zookeeper = member.broker.membership.zookeeper
     get: Callable[[str], Any] = zookeeper.get
 
     def read(path: str) -> Any:

@@ -106,7 +106,7 @@ class Serving(Member):
 
     def in_force(self, kind: int, name: str) -> Any:
         self.pass_time(1.0)
-        return dict(self.broker.state.image.config(kind, name))
+        return dict(self.broker.membership.state.image.config(kind, name))
 
 
 def test_a_topics_settings_are_written_and_announced_as_kafka_does() -> None:
@@ -197,7 +197,7 @@ def test_a_dry_run_writes_nothing() -> None:
 def test_a_change_of_another_broker_in_between_is_kept() -> None:
     """The node is written as it was read only."""
     member = Serving()
-    zookeeper = member.broker.zookeeper
+    zookeeper = member.broker.membership.zookeeper
     written: list[str] = []
     get = zookeeper.get
 
@@ -216,7 +216,7 @@ def test_a_change_of_another_broker_in_between_is_kept() -> None:
 def test_a_lost_answer_is_asked_for_again() -> None:
     """Also that of the notification: without it no other broker would obey."""
     member = Serving()
-    zookeeper = member.broker.zookeeper
+    zookeeper = member.broker.membership.zookeeper
     zookeeper.lose_answers = True
     member.clock.callLater(2.0, setattr, zookeeper, "lose_answers", False)
     assert member.alter(TOPIC_RESOURCE, "t", ("segment.ms", SET, "70000"))[0] == ErrorCode.NONE
@@ -226,7 +226,7 @@ def test_a_lost_answer_is_asked_for_again() -> None:
 
 def test_a_client_is_told_when_zookeeper_does_not_answer() -> None:
     member = Serving()
-    member.broker.zookeeper.connected = False
+    member.broker.membership.zookeeper.connected = False
     found = member.alter(TOPIC_RESOURCE, "t", ("segment.ms", SET, "70000"))
     assert found[0] == ErrorCode.REQUEST_TIMED_OUT and "ZooKeeper" in str(found[1])
 
@@ -321,7 +321,7 @@ def test_credentials_of_users_are_those_in_zookeeper() -> None:
         return [(each.user, each.credential_infos[0].iterations) for each in results]
 
     assert written(good) == [("a b", 4096)]
-    assert member.broker.state.image.scram[1, "a b"].stored_key == b"stored"
+    assert member.broker.membership.state.image.scram[1, "a b"].stored_key == b"stored"
     with capturedLogs() as logs:
         assert written("salt=secret") == [("a b", 4096)]
     lines = [formatEvent(each) for each in logs]

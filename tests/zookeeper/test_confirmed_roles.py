@@ -26,7 +26,7 @@ class Coordinator(Member):
         self.pass_time(2.0)
         self.sender = self.connection()
         self.roles = self.broker.role.stale_roles
-        self.zookeeper = self.broker.zookeeper
+        self.zookeeper = self.broker.membership.zookeeper
         self.command()
         self.pass_time(1.0)
 
@@ -68,7 +68,7 @@ class Coordinator(Member):
     def end(self) -> None:
         self.sender.close()
         self.roles.stop()
-        self.broker._confirmed_roles.stop()
+        self.broker.membership.confirmed_roles.stop()
         self.starting.addErrback(lambda failure: None).cancel()
 
 

@@ -16,7 +16,7 @@ from twisted_broker.config import BrokerConfig
 from twisted_broker.image.entries import Endpoint
 from twisted_broker.image.metadata_image import BROKER_RESOURCE, TOPIC_RESOURCE
 from twisted_broker.installed import install
-from twisted_broker.server.zookeeper_server import kazoo_client
+from twisted_broker.server.zookeeper_membership import kazoo_client
 from twisted_broker.settings import ConfigError
 from twisted_broker.simulation.memory_zookeeper import MemoryEnsemble, MemoryZooKeeper
 from twisted_broker.zookeeper.config_watch import ConfigWatch

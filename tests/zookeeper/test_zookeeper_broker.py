@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from twisted.internet.defer import ensureDeferred
@@ -11,7 +12,8 @@ from tests.replication.fixtures import TOPIC_ID
 from tests.zookeeper.fixtures import role
 from twisted_broker.config import SAMPLE_VALUES, BrokerConfig
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.server.zookeeper_server import ZooKeeperBroker
+from twisted_broker.server.kafka_server import KafkaServer
+from twisted_broker.server.zookeeper_membership import ZooKeeperMembership
 from twisted_broker.simulation.memory_zookeeper import MemoryEnsemble, MemoryZooKeeper
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.messages import zookeeper_controller as messages
@@ -37,11 +39,14 @@ class Member(MemoryBroker):
             "zookeeper.connect": "zk:2181",
             **{name.replace("_", "."): value for name, value in settings.items()},
         }
-        self.broker: Any = ZooKeeperBroker(
+        self.broker: Any = KafkaServer(
             BrokerConfig(values),
             self.runtime,
             on_fatal=self.fatal.append,
-            zookeeper=lambda runtime, config: MemoryZooKeeper(self.ensemble, runtime.clock),
+            membership=partial(
+                ZooKeeperMembership,
+                zookeeper=lambda runtime, config: MemoryZooKeeper(self.ensemble, runtime.clock),
+            ),
         )
 
 

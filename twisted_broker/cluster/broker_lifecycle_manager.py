@@ -20,7 +20,7 @@ Owns `BrokerLifecycleManager`.
 Source: Kafka's `BrokerLifecycleManager`, `BrokerRegistrationTracker`; KRAFT 3.5; `RL 8.2`. Not
 here: what a registration says (`registration.py`), how long a controlled shutdown may take
 (`broker_controlled_shutdown.py`), the controller's side (`broker_registry.py`), the clean-shutdown
-file (`kafka_server.py` writes and reads it).
+file (`server/shared_server.py` writes and reads it).
 """
 
 from __future__ import annotations

@@ -51,7 +51,8 @@ class ControllerNodeProvider(Protocol):
 class RegisteredBroker(Protocol):
     """Knows this broker's epoch (-1: not registered)."""
 
-    broker_epoch: int
+    @property
+    def broker_epoch(self) -> int: ...
 
 
 DENIED_TO_NODE = (

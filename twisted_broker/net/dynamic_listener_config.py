@@ -16,7 +16,7 @@ are, and the way from one to the other.
 
 Source: Kafka's `DynamicListenerConfig`, KIP-226. Kafka's brokers do not register a listener that
 was added while they run. Not here: parsing (`listeners.py`), the factories of ports
-(`kafka_server.py`).
+(`server/socket_server.py`).
 """
 
 from __future__ import annotations

@@ -33,6 +33,10 @@ class IAlterPartitionManager(Protocol):
         """The partition is no longer led here: its submitted change need not be sent any more."""
         ...
 
+    def stop(self) -> None:
+        """Nothing is sent any more."""
+        ...
+
 
 class LeadershipListener(Protocol):
     """Whoever must know which partitions this broker leads: the coordinators."""

@@ -28,7 +28,7 @@ from twisted_broker.image.entries import (
 from twisted_broker.image.metadata_image import TOPIC_RESOURCE, MetadataImage
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.partition.partition import Partition
-from twisted_broker.server.zookeeper_server import ZooKeeperBroker
+from twisted_broker.server.zookeeper_membership import ZooKeeperMembership
 from twisted_broker.simulation.checks.cluster import ClusterChecker
 from twisted_broker.simulation.checks.committed_state import CommittedState, Key, Violation
 from twisted_broker.simulation.checks.isr_members import Members
@@ -246,8 +246,9 @@ class ZooKeeperChecker(ClusterChecker):
         """What a broker believes of the cluster it hears late; but no process follows a controller
         after a later one (RL 1.3).
         """
-        assert isinstance(node.broker, ZooKeeperBroker)
-        epoch = node.broker.state.controller_epoch
+        assert node.broker is not None
+        assert isinstance(node.broker.membership, ZooKeeperMembership)
+        epoch = node.broker.membership.state.controller_epoch
         known = self._controller_epochs.get((node.name, node.incarnation), 0)
         if epoch < known:
             raise Violation(f"{node.name} follows controller {epoch} after {known}")

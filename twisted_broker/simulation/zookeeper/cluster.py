@@ -10,11 +10,12 @@ Not here: faults (`simulation/zookeeper/faults.py`), what must hold
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from twisted_broker.config import SAMPLE_VALUES, BrokerConfig
 from twisted_broker.interfaces import Runtime
 from twisted_broker.server.kafka_server import KafkaServer
-from twisted_broker.server.zookeeper_server import ZooKeeperBroker
+from twisted_broker.server.zookeeper_membership import ZooKeeperMembership
 from twisted_broker.simulation.cluster import SimCluster
 from twisted_broker.simulation.network import NetworkConditions
 from twisted_broker.simulation.node import CLIENT_PORT, CLUSTER_ID, SimNode
@@ -36,12 +37,12 @@ class ZooKeeperNode(SimNode):
         def client(runtime: Runtime, config: BrokerConfig) -> SimZooKeeper:
             return SimZooKeeper(runtime, self.name, config.integer("zookeeper.session.timeout.ms"))
 
-        return ZooKeeperBroker(
+        return KafkaServer(
             BrokerConfig(dict(self.settings)),
             runtime,
             self.cluster_id,
             on_fatal=on_fatal,
-            zookeeper=client,
+            membership=partial(ZooKeeperMembership, zookeeper=client),
         )
 
 

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 import click
 
-from replog_pipeline.errors import TRACEBACK, PipelineError, line_of
+from replog_pipeline.errors import TRACEBACK, JobFailedError, PipelineError, line_of
 from twisted_broker.installed import install
 
 PACKAGE, PY4J = "replog_pipeline", "py4j"
@@ -115,6 +115,7 @@ class Jobs(click.Group):
             told = (
                 ""
                 if isinstance(error, PipelineError | KeyboardInterrupt | click.Abort)
+                and not isinstance(error, JobFailedError)
                 else f"; {TRACEBACK}=1 shows the stack"
             )
             stop(f"{'interrupted' if isinstance(error, click.Abort) else line_of(error)}{told}")

@@ -4,7 +4,9 @@
    what to do.
 2. The command line prints it on standard error and exits with status 2; findings exit with 1, and 0
    means all is well.
-3. Whatever else was raised, by Spark, Java, Arrow or the file system, has a line too (`line_of`),
+3. A job that is called from Python raises nothing else for what the world did to it
+   (`as_pipeline_error`).
+4. Whatever else was raised, by Spark, Java, Arrow or the file system, has a line too (`line_of`),
    and its text is asked for with care: that of a Java error is fetched from a JVM which may be
    gone.
 """
@@ -13,8 +15,15 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from twisted_broker.wire.errors import WireError
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 LONGEST_LINE = 1000
 TRACEBACK = "REPLOG_TRACEBACK"
@@ -47,6 +56,27 @@ class RegistryError(PipelineError):
 
 class RegistryAwayError(RegistryError):
     """It does not answer, or with a failure of its own."""
+
+
+class JobFailedError(PipelineError):
+    """What Spark, Java, the file system or a peer raised in a job, as one line; it is the cause."""
+
+
+def as_pipeline_error(job: Callable[P, T]) -> Callable[P, T]:
+    """A job whose caller has one kind of error to look for; a bug stays what it is."""
+
+    @wraps(job)
+    def run(*args: P.args, **named: P.kwargs) -> T:
+        try:
+            return job(*args, **named)
+        except PipelineError:
+            raise
+        except Exception as error:
+            if from_spark(error) or java_is_gone(error) or isinstance(error, OSError | WireError):
+                raise JobFailedError(line_of(error)) from error
+            raise
+
+    return run
 
 
 def line_of(error: BaseException) -> str:

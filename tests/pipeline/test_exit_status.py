@@ -23,7 +23,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 from replog_pipeline import cli
-from replog_pipeline.errors import LONGEST_LINE, TRACEBACK, PipelineError
+from replog_pipeline.errors import (
+    LONGEST_LINE,
+    TRACEBACK,
+    JobFailedError,
+    PipelineError,
+    as_pipeline_error,
+)
 from twisted_broker.log.errors import CheckpointError
 from twisted_broker.wire.errors import WireError
 
@@ -78,6 +84,7 @@ EVERY = sorted(
     },
     key=lambda kind: (kind.__module__, kind.__qualname__),
 )
+JOBS = ("archive", "replay", "maintain", "audit", "compare", "report", "sql")
 WAYS = (
     (13, "Permission denied", "/lake"),
     ("said", "text", 3),
@@ -263,6 +270,30 @@ def test_a_worker_without_this_python_is_told_with_the_remedy(
     kind = pytest.importorskip("pyspark.errors").AnalysisException
     told = line(kind(message=said), monkeypatch)
     assert words in told and "--archives" in told
+
+
+def test_who_calls_a_job_has_one_kind_of_error_to_look_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command line says the same as without it; a bug is not made one of these."""
+    kind = pytest.importorskip("pyspark.errors").AnalysisException
+
+    def job(error: Exception) -> None:
+        raise error
+
+    for error in (kind(message="no such column"), OSError(28, "No space", "/x"), WireError("cut")):
+        with pytest.raises(JobFailedError) as raised:
+            as_pipeline_error(job)(error)
+        assert raised.value.__cause__ is error
+        assert line(raised.value, monkeypatch) == line(error, monkeypatch)
+    for own in (PipelineError("--from: no"), ZeroDivisionError("a bug")):
+        with pytest.raises(type(own)) as kept:
+            as_pipeline_error(job)(own)
+        assert kept.value is own
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_each_job_raises_nothing_else(name: str) -> None:
+    module = importlib.import_module(f"replog_pipeline.jobs.{name}.job")
+    assert hasattr(module.run, "__wrapped__")
 
 
 def test_what_the_file_system_refuses_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

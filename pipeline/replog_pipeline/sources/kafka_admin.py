@@ -120,6 +120,26 @@ def topic_config(spark: SparkSession, cluster: KafkaCluster, topic: str) -> dict
         }
 
 
+def alter_topic(
+    spark: SparkSession, cluster: KafkaCluster, topic: str, config: Mapping[str, str]
+) -> None:
+    """Set these settings of a topic. Raises PipelineError."""
+    java: Any = spark._jvm
+    kafka = java.org.apache.kafka
+    resource = kafka.common.config.ConfigResource(
+        kafka.common.config.ConfigResource.Type.TOPIC, topic
+    )
+    admin_api = kafka.clients.admin
+    changes = [
+        admin_api.AlterConfigOp(
+            admin_api.ConfigEntry(name, value), admin_api.AlterConfigOp.OpType.SET
+        )
+        for name, value in config.items()
+    ]
+    with client(spark, cluster) as admin:
+        call(cluster, lambda: admin.incrementalAlterConfigs({resource: changes}).all().get(), topic)
+
+
 def create_topic(
     spark: SparkSession,
     cluster: KafkaCluster,

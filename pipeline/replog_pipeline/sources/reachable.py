@@ -50,6 +50,16 @@ def found(source: KafkaSource) -> Topics | None:
     )
 
 
+def topic_ids(source: KafkaSource, setting: str = "--from") -> dict[str, str]:
+    """Of those of its topics that are there, as far as a broker tells."""
+    answer = answered(source.cluster, source.topics, setting)
+    return {
+        str(topic.name): uuid_text(topic.topic_id)
+        for topic in (answer.topics if answer else ())
+        if not topic.error_code
+    }
+
+
 def check_address(source: KafkaSource, setting: str = "--from") -> None:
     """PipelineError when no broker accepts a connection."""
     answered(source.cluster, (), setting)

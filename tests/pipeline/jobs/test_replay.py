@@ -20,7 +20,9 @@ from kafka import KafkaConsumer, TopicPartition
 
 from replog_pipeline import sources
 from replog_pipeline.cli import pipeline
+from replog_pipeline.errors import PipelineError
 from replog_pipeline.jobs import archive, replay
+from replog_pipeline.jobs.replay.target_topic import AFTER, BEFORE, DAY_MS, LONG_MAX, narrow_bounds
 from replog_pipeline.kafka_cluster import KafkaCluster
 from replog_pipeline.progress import Progress
 from replog_pipeline.sources import kafka_admin
@@ -256,8 +258,56 @@ def test_a_wrong_question_is_one_line(
 ) -> None:
     lake, to = str(tmp_path / "none"), f"{filled}-again"
     assert "there is no table" in refused("--from", lake, "--to", to)
-    assert "must name one topic" in refused("--from", filled, "--to", "segments:/tmp")
+    assert "is no topic: write kafka" in refused("--from", filled, "--to", "segments:/tmp")
     assert "--topic other" in refused("--from", filled, "--to", to, "--topic", "other")
     assert "is no directory" in refused("--from", f"segments:{lake}", "--to", to)
     assert not kafka_admin.exists(spark, KafkaCluster(broker.bootstrap), f"{topic}-again")
     assert os.listdir(tmp_path) == []
+
+
+def test_times_that_the_clusters_bounds_refuse_come_back(
+    spark: SparkSession, broker: BrokerProcess, topic: str, tmp_path: Path
+) -> None:
+    """From a topic, and from a table, which knows days; the topic that is there is refused."""
+    ahead = [Written(0, b"k", b"v", int(time.time() * 1000) + 30 * DAY_MS)]
+    tables.create(broker.bootstrap, topic, 1, **{AFTER: str(LONG_MAX)})
+    tables.create(broker.bootstrap, f"{topic}-narrow", 1)
+    produce(broker.bootstrap, topic, ahead)
+    url, lake = f"kafka://{broker.bootstrap}/{topic}", str(tmp_path / "lake")
+    archive.run(spark, archive.ArchiveConfig(url, lake, "parquet"))
+    for number, source in enumerate((url, lake)):
+        assert replay.run(spark, replay.ReplayConfig(source, f"{url}-{number}")).written == 1
+        found = tables.rows(sources.read(spark, sources.parse(f"{url}-{number}")))
+        assert found == tables.expected(ahead)
+    assert f"({AFTER}=3600000): set it to" in refused("--from", lake, "--to", f"{url}-narrow")
+
+
+def test_a_topic_is_not_replayed_into_itself(
+    spark: SparkSession, broker: BrokerProcess, topic: str, filled: str
+) -> None:
+    """Also under another name of its broker, and where it holds nothing but a replay."""
+    replay.run(spark, replay.ReplayConfig(filled, f"{filled}-again"))
+    itself = f"{filled.replace('127.0.0.1', 'localhost')}-again"
+    assert "is the topic of --from itself" in refused("--from", f"{filled}-again", "--to", itself)
+    with pytest.raises(PipelineError, match="is the topic of --from itself"):
+        replay.run(spark, replay.ReplayConfig(f"{filled}-again", itself))
+
+
+@pytest.mark.parametrize(
+    ("config", "age", "ahead", "narrow"),
+    [
+        ({}, 1 << 60, 1 << 60, []),
+        ({BEFORE: "10", AFTER: "10"}, 10, 10, []),
+        ({BEFORE: "10", AFTER: "10"}, 11, 0, [BEFORE]),
+        ({BEFORE: "10", AFTER: "10"}, 11, 11, [BEFORE, AFTER]),
+    ],
+)
+def test_the_bounds_that_would_refuse_records(
+    config: dict[str, str], age: int, ahead: int, narrow: list[str]
+) -> None:
+    assert narrow_bounds(config, age, ahead) == narrow
+
+
+def test_a_codec_that_there_is_not_is_one_line(spark: SparkSession) -> None:
+    with pytest.raises(PipelineError, match="--compression: 'zip' is none of none, gzip, snappy"):
+        replay.run(spark, replay.ReplayConfig("x", "kafka://127.0.0.1:1/t", compression="zip"))

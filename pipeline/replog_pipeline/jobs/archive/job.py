@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from replog_pipeline import sources
 from replog_pipeline.columns import COLUMNS, Offsets
-from replog_pipeline.errors import PipelineError
+from replog_pipeline.errors import PipelineError, as_pipeline_error
 from replog_pipeline.jobs.archive.figures import Figures
 from replog_pipeline.jobs.archive.group import Group
 from replog_pipeline.jobs.archive.retry import look_again
@@ -128,6 +128,7 @@ def transform(records: DataFrame) -> DataFrame:
     return records.select(*COLUMNS, to_date(col("timestamp")).alias("date"))
 
 
+@as_pipeline_error
 def run(
     spark: SparkSession,
     config: ArchiveConfig,

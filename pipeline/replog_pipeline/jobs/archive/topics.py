@@ -22,7 +22,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from replog_pipeline.errors import PipelineError, line_of
+from replog_pipeline.errors import PipelineError, as_pipeline_error, line_of
 from replog_pipeline.jobs.archive import value_columns
 from replog_pipeline.jobs.archive.figures import Figures
 from replog_pipeline.jobs.archive.job import (
@@ -86,6 +86,7 @@ class TopicsResult:
         )
 
 
+@as_pipeline_error
 def run_topics(
     spark: SparkSession,
     config: ArchiveConfig,

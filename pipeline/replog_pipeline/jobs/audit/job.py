@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from replog_pipeline import sources
+from replog_pipeline.errors import as_pipeline_error
 from replog_pipeline.jobs.audit import cleanup, directories, topics
 from replog_pipeline.jobs.audit.check import Facts
 from replog_pipeline.jobs.audit.cleanup import Policy
@@ -70,6 +71,7 @@ class AuditResult:
         }
 
 
+@as_pipeline_error
 def run(spark: SparkSession, config: AuditConfig) -> AuditResult:
     """Audits; reads only."""
     said = cleanup.given(config.policies)

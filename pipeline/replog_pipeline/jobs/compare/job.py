@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from replog_pipeline import flat_rows
-from replog_pipeline.errors import PipelineError
+from replog_pipeline.errors import PipelineError, as_pipeline_error
 from replog_pipeline.jobs.compare import ranges
 from replog_pipeline.jobs.compare.findings import Parting, partings
 from replog_pipeline.jobs.compare.ranges import Partition
@@ -98,6 +98,7 @@ def planned(config: CompareConfig) -> list[Partition]:
     return partitions
 
 
+@as_pipeline_error
 def run(spark: SparkSession, config: CompareConfig) -> CompareResult:
     """Compares; reads only."""
     partitions = planned(config)

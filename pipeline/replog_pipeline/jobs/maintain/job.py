@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from replog_pipeline.errors import as_pipeline_error
 from replog_pipeline.lake import table
 from replog_pipeline.lake.file_sizing import TARGET_MB
 from replog_pipeline.lake.maintained import Maintained
@@ -51,6 +52,7 @@ class MaintainResult:
         )
 
 
+@as_pipeline_error
 def run(
     spark: SparkSession, config: MaintainConfig, progress: Progress | None = None
 ) -> MaintainResult:

@@ -8,7 +8,7 @@ import click
 
 from replog_pipeline.errors import PipelineError
 from replog_pipeline.jobs.replay.job import ReplayConfig, destination, run
-from replog_pipeline.jobs.replay.origin import check_origin
+from replog_pipeline.jobs.replay.origin import check_origin, check_other
 from replog_pipeline.kafka_cluster import ClientConfig
 from replog_pipeline.progress import Progress
 from replog_pipeline.sources import reachable
@@ -84,8 +84,8 @@ def command(
         client,
         source_client if source_client.properties else None,
     )
-    check_origin(source, topic, config.reads_by)
-    reachable.check_address(target, "--to")
+    topic_id = check_origin(source, topic, config.reads_by)
+    check_other(topic_id, reachable.topic_ids(target, "--to").get(target.topics[0]), to)
     formats = ("kafka", "delta", *session.check_stores([("--from", source)], conf))
     progress = Progress(quiet)
     spark = session.build("replog replay", conf=conf, formats=formats, tell=progress.say)

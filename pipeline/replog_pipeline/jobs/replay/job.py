@@ -19,14 +19,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from replog_pipeline import flat_rows
-from replog_pipeline.errors import PipelineError, raised_in_task
+from replog_pipeline.errors import PipelineError, as_pipeline_error, raised_in_task
 from replog_pipeline.jobs.replay import target_topic
 from replog_pipeline.jobs.replay.origin import found_origin
 from replog_pipeline.kafka_cluster import PLAINTEXT, ClientConfig
 from replog_pipeline.progress import Progress
 from replog_pipeline.replay.task import Orders
 from replog_pipeline.sources import KafkaSource, parse
-from twisted_broker.wire.compression import CODEC_IDS
+from twisted_broker.wire.compression import CODEC_IDS, CODEC_NAMES
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -88,12 +88,17 @@ def transform(rows: DataFrame, partitions: int) -> DataFrame:
     return rows.repartition(partitions, "partition").sortWithinPartitions("partition", "offset")
 
 
+@as_pipeline_error
 def run(
     spark: SparkSession, config: ReplayConfig, progress: Progress | None = None
 ) -> ReplayResult:
     """Replay. Raises PipelineError; what is in the target by then is a correct beginning."""
     progress = progress or Progress(quiet=True)
     to = destination(config.to, config.client)
+    if config.compression not in CODEC_IDS:
+        raise PipelineError(
+            f"--compression: {config.compression!r} is none of {', '.join(CODEC_NAMES)}"
+        )
     origin = found_origin(spark, config.source, config.topic, config.reads_by)
     batch_bytes = min(
         LARGEST_BATCH, target_topic.prepare(spark, to, origin, config.replication, progress)

@@ -3,28 +3,35 @@ sent.
 
 1. A new topic has the source's number of partitions; when the source's oldest records are older
    than Kafka's default retention it keeps them for ever (`retention.ms=-1`), else the brokers would
-   delete what was just written.
-2. An existing topic must keep all records: create times, no compaction, no retention shorter
-   than the records' age; and it must be empty, or have nothing but the beginning of this replay.
+   delete what was just written. Where its bounds of timestamps (`message.timestamp.before.max.ms`,
+   `.after.max.ms`) would refuse the source's oldest or newest, they are lifted.
+2. An existing topic must take and keep all records: create times, no compaction, no retention and
+   no bounds narrower than the records' times; and it must be empty, or have nothing but the
+   beginning of this replay.
+3. It is not the topic that is read.
 """
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from replog_pipeline.errors import PipelineError
-from replog_pipeline.jobs.replay.origin import Origin
+from replog_pipeline.jobs.replay.origin import Origin, check_other
 from replog_pipeline.progress import Progress
 from replog_pipeline.replay import target
 from replog_pipeline.replay.cluster import Cluster
 from replog_pipeline.replay.writer import PartitionWriter
 from replog_pipeline.sources import KafkaSource, kafka_admin
+from twisted_broker.wire.primitives import uuid_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DAY_MS = 24 * 3_600_000
+LONG_MAX = (1 << 63) - 1
+BEFORE, AFTER = (f"message.timestamp.{each}.max.ms" for each in ("before", "after"))
 DEFAULT_RETENTION_MS = 7 * DAY_MS
 
 
@@ -35,8 +42,9 @@ def prepare(
 
     Raises PipelineError with the remedy.
     """
-    topic, age = to.topics[0], age_ms(origin)
-    if not kafka_admin.exists(spark, to.cluster, topic):
+    topic, (age, ahead) = to.topics[0], edges_ms(origin)
+    is_new = not kafka_admin.exists(spark, to.cluster, topic)
+    if is_new:
         kafka_admin.create_topic(
             spark,
             to.cluster,
@@ -46,23 +54,42 @@ def prepare(
             kept(topic, origin, age, progress),
         )
     config = kafka_admin.topic_config(spark, to.cluster, topic)
-    check_settings(topic, config, age)
+    narrow = narrow_bounds(config, age, ahead)
+    if is_new and narrow:
+        kafka_admin.alter_topic(spark, to.cluster, topic, dict.fromkeys(narrow, str(LONG_MAX)))
+        progress.say(f"replay: {' and '.join(narrow)} of {topic} lifted for the source's times")
+        narrow = []
+    check_settings(topic, config, age, narrow)
     check_partitions(spark, to, origin, progress)
     return int(config["max.message.bytes"]) * 7 // 8
 
 
-def age_ms(origin: Origin) -> int:
-    """Of the oldest record; of its day, where the source knows that without reading records. 0
-    without records.
+def edges_ms(origin: Origin) -> tuple[int, int]:
+    """How old the oldest record is, and how far ahead of now the newest; (0, 0) without records.
+    Where the source knows days without reading records, the oldest one's day counts, and only
+    records of today and later are looked at for the newest.
     """
     from pyspark.sql import functions as f
 
-    oldest = (
-        origin.rows.agg(f.min(origin.age).cast("timestamp").alias("oldest"))
-        .select(f.unix_millis("oldest"))
-        .collect()[0][0]
-    )
-    return 0 if oldest is None else max(0, int(time.time() * 1000) - oldest)
+    def ms(which: Any) -> Any:
+        return f.unix_millis(which(origin.age).cast("timestamp"))
+
+    now = int(time.time() * 1000)
+    oldest, newest = origin.rows.agg(ms(f.min), ms(f.max)).collect()[0]
+    today = now - now % DAY_MS
+    if origin.age == "date" and newest is not None and newest >= today:
+        late = origin.rows.where(f.col("date") >= f.timestamp_millis(f.lit(today)).cast("date"))
+        newest = late.agg(f.unix_millis(f.max("timestamp"))).collect()[0][0]
+    return max(0, now - (oldest or now)), max(0, (newest or now) - now)
+
+
+def narrow_bounds(config: dict[str, str], age: int, ahead: int) -> list[str]:
+    """The settings of the topic that would refuse these; clusters before 3.6 have none."""
+    return [
+        name
+        for name, needed in ((BEFORE, age), (AFTER, ahead))
+        if int(config.get(name, LONG_MAX)) < needed
+    ]
 
 
 def kept(topic: str, origin: Origin, age: int, progress: Progress) -> dict[str, str]:
@@ -78,8 +105,15 @@ def kept(topic: str, origin: Origin, age: int, progress: Progress) -> dict[str, 
     return {"retention.ms": "-1"}
 
 
-def check_settings(topic: str, config: dict[str, str], age: int) -> None:
-    """A topic that would change or delete what it gets is refused."""
+def check_settings(
+    topic: str, config: dict[str, str], age: int, narrow: Sequence[str] = ()
+) -> None:
+    """A topic that would refuse, change or delete what it gets is refused."""
+    if narrow:
+        raise PipelineError(
+            f"topic {topic} would refuse the source's timestamps ({narrow[0]}="
+            f"{config[narrow[0]]}): set it to {LONG_MAX} of this topic"
+        )
     retention = int(config["retention.ms"])
     if "compact" in config["cleanup.policy"]:
         raise PipelineError(
@@ -115,6 +149,7 @@ def check_partitions(
             f"add partitions, or {target.ANOTHER}"
         )
     with Cluster(to.cluster, topic) as cluster:
+        check_other(origin.id, uuid_text(cluster.described().id), str(to))
         there = sum(PartitionWriter(cluster, number, codec=0).written for number in numbers)
     if there:
         progress.say(f"replay: {there:,} records are there already")

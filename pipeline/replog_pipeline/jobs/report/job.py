@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from replog_pipeline import sources
-from replog_pipeline.errors import PipelineError
+from replog_pipeline.errors import PipelineError, as_pipeline_error
 from replog_pipeline.jobs.report import counts
 from replog_pipeline.lake.files import check_writable, local
 from replog_pipeline.progress import Progress
@@ -87,6 +87,7 @@ class Counted(NamedTuple):
         ]
 
 
+@as_pipeline_error
 def run(spark: SparkSession, config: ReportConfig) -> ReportResult:
     """Counts, then writes.
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
-from replog_pipeline.errors import PipelineError, root_line
+from replog_pipeline.errors import PipelineError, as_pipeline_error, root_line
 from replog_pipeline.jobs.sql import query, results, views
 from replog_pipeline.lake import files
 from replog_pipeline.stores import places
@@ -56,6 +56,7 @@ def check(config: SqlConfig) -> None:
     views.check(config.named)
 
 
+@as_pipeline_error
 def run(spark: SparkSession, config: SqlConfig, out: TextIO | None = None) -> None:
     """Raises PipelineError. The session has the views while it runs."""
     with views.created(spark, config.named) as found:

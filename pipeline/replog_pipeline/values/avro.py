@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow as pa
 
 from replog_pipeline.errors import PipelineError
-from replog_pipeline.values.convert import ConvertError
+from replog_pipeline.values.convert import DEPTH, MALFORMED, RANGE, ConvertError
 from replog_pipeline.values.types import TEXT, TIMESTAMP, WIDTHS, struct_of, wider
 
 PRIMITIVES: Mapping[str, pa.DataType] = {
@@ -71,18 +71,19 @@ class AvroSchema:
 
     def decode(self, value: bytes, at: int) -> Any:
         if self.is_endless:
-            raise ConvertError("an array of items without bytes is not read")
+            raise ConvertError(RANGE)
         stream = io.BytesIO(value)
         stream.seek(at)
         try:
             found = self.reader(stream, self.schema, None)
         except ConvertError:
             raise
-        except Exception as error:
-            raise ConvertError(f"no such Avro value: {text_of(error)}") from None
-        left = len(value) - stream.tell()
-        if left:
-            raise ConvertError(f"no such Avro value: {left} bytes are left after it")
+        except RecursionError:
+            raise ConvertError(DEPTH) from None
+        except Exception:
+            raise ConvertError(MALFORMED) from None
+        if stream.tell() < len(value):
+            raise ConvertError(MALFORMED)
         return found
 
     def type_of(self, schema: Any, above: tuple[str, ...] = ()) -> pa.DataType:

@@ -1,7 +1,7 @@
 """A column of values into two: `value_decoded` and `decode_error`.
 
 1. Of a value exactly one of the two is there; of a tombstone, and of a value that says null,
-   neither. No value stops the others.
+   neither. No value stops the others. An error is a code and the path of a field.
 2. What is the registry's fault, and not the record's, is raised: the batch is not written.
 3. An id that the registry does not know is looked up once for each task.
 """
@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from replog_pipeline.columns import DECODED, ERROR
 from replog_pipeline.errors import PipelineError, RegistryError
-from replog_pipeline.values.convert import ConvertError, converter
+from replog_pipeline.values.convert import INTERNAL, RANGE, SCHEMA, TEXT, ConvertError, converter
 from replog_pipeline.values.framing import message_indexes, unframed
 from replog_pipeline.values.protobuf import ProtobufSchema
 from replog_pipeline.values.registry import AnySchema, OpenRegistry, Registry
@@ -61,7 +61,7 @@ def column(values: list[bytes | None], read: Decode, kind: pa.DataType) -> pa.Ar
         except Exception as error:
             # Whatever a value makes of its decoder: the next one is none the worse.
             found.append(None)
-            errors.append(line(error if isinstance(error, ConvertError) else named(error)))
+            errors.append(line(error))
     return pa.StructArray.from_arrays(
         [array_of(found, errors, kind), pa.array(errors, pa.string())],
         fields=list(columns_type(kind)),
@@ -78,18 +78,16 @@ def array_of(found: list[Any], errors: list[str | None], kind: pa.DataType) -> p
         for number, each in enumerate(found):
             try:
                 pa.array([each], kind)
-            except (pa.ArrowException, ValueError, OverflowError, TypeError) as error:
-                found[number], errors[number] = None, line(error)
+            except UnicodeError:
+                found[number], errors[number] = None, TEXT
+            except (pa.ArrowException, ValueError, OverflowError, TypeError):
+                found[number], errors[number] = None, RANGE
         return pa.array(found, kind)
 
 
-def named(error: Exception) -> Exception:
-    """With its class, which says what the text alone does not."""
-    return ConvertError(f"{type(error).__name__}: {error}")
-
-
 def line(error: Exception) -> str:
-    text = " ".join(str(error).split()).encode(errors="replace").decode()
+    """Of an error that is none of ours its class alone: its text may have what the value says."""
+    text = str(error) if isinstance(error, ConvertError) else f"{INTERNAL}: {type(error).__name__}"
     return text if len(text) <= LONGEST_ERROR else f"{text[:LONGEST_ERROR]}..."
 
 
@@ -110,7 +108,7 @@ def registry_decoder(registry: OpenRegistry) -> Decode:
         if schema is None:
             if len(unknown) < UNKNOWN_KEPT:
                 unknown.add(number)
-            raise ConvertError(f"the registry has no schema {number}")
+            raise ConvertError(SCHEMA)
         return by_schema(schema, value, at, framed=True)
 
     return decode

@@ -1,7 +1,8 @@
 """A decoded value into a type: what an Arrow array of that type takes.
 
-1. It fits, or it is a ConvertError that names the field; nothing is cut off, except that a field
-   without a column is left out, and nothing is rounded but an integer in a column of floats.
+1. It fits, or it is a ConvertError: a code and the path of the field, never what the value says.
+   Nothing is cut off, except that a field without a column is left out, and nothing is rounded but
+   an integer in a column of floats.
 2. A text takes anything: what is no text becomes JSON.
 3. An array is made of whole records: whatever Arrow itself refuses is found record by record.
 """
@@ -24,24 +25,30 @@ from replog_pipeline.values.types import column_key
 
 Convert = Callable[[Any], Any]
 
-SHOWN = 40
+FRAME, SCHEMA, MESSAGE, MALFORMED = "frame", "schema", "message", "malformed"
+TYPE, RANGE, TEXT, DEPTH, INTERNAL = "type", "range", "text", "depth", "internal"
+CODES = (FRAME, SCHEMA, MESSAGE, MALFORMED, TYPE, RANGE, TEXT, DEPTH, INTERNAL)
+"""Of a value: it has no id of a registry before it; the id names no schema that reads it; it is
+another message; it is none of its encoding; a field has another type, or does not fit into its
+column; a text is no Unicode; it nests too deep; its decoder failed.
+"""
 DOUBLE_BITS = 64
 FLOAT = struct.Struct("<f")
 
 
 class ConvertError(Exception):
-    """`where`: the path of the field; its text is one line."""
+    """`code`: of `CODES`; `where`: the path of the field; its text is both."""
 
-    def __init__(self, said: str, where: str = "") -> None:
-        super().__init__(said)
-        self.said, self.where = said, where
+    def __init__(self, code: str, where: str = "") -> None:
+        super().__init__(code)
+        self.code, self.where = code, where
 
     def below(self, name: str) -> ConvertError:
         """The same, seen from the record that has the field `name`."""
-        return ConvertError(self.said, f"{name}.{self.where}" if self.where else name)
+        return ConvertError(self.code, f"{name}.{self.where}" if self.where else name)
 
     def __str__(self) -> str:
-        return f"{self.where}: {self.said}" if self.where else self.said
+        return f"{self.code}: {self.where}" if self.where else self.code
 
 
 def converter(kind: pa.DataType) -> Convert:
@@ -71,7 +78,7 @@ def struct_converter(fields: list[tuple[str, Convert]]) -> Convert:
         if value is None:
             return None
         if not isinstance(value, Mapping):
-            raise unfit("an object", value)
+            raise ConvertError(TYPE)
         row = {}
         for name, field in fields:
             if name in value:
@@ -80,7 +87,7 @@ def struct_converter(fields: list[tuple[str, Convert]]) -> Convert:
             for key in value:
                 name, field = by_key.get(column_key(key), ("", text_converter))
                 if name and name not in row:
-                    row[name] = named(key, field, value[key])
+                    row[name] = named(name, field, value[key])
         return row
 
     return convert
@@ -98,7 +105,7 @@ def list_converter(item: Convert) -> Convert:
         if value is None:
             return None
         if not isinstance(value, (list, tuple)):
-            raise unfit("an array", value)
+            raise ConvertError(TYPE)
         return [named(f"[{number}]", item, each) for number, each in enumerate(value)]
 
     return convert
@@ -109,8 +116,8 @@ def map_converter(item: Convert) -> Convert:
         if value is None:
             return None
         if not isinstance(value, Mapping):
-            raise unfit("an object", value)
-        return [(str(key), named(f"[{key}]", item, each)) for key, each in value.items()]
+            raise ConvertError(TYPE)
+        return [(str(key), named("[]", item, each)) for key, each in value.items()]
 
     return convert
 
@@ -124,9 +131,9 @@ def integer_converter(bits: int) -> Convert:
         if isinstance(value, bool) or not (
             isinstance(value, int) or (isinstance(value, float) and value.is_integer())
         ):
-            raise unfit("an integer", value)
+            raise ConvertError(TYPE)
         if not -limit <= value < limit:
-            raise ConvertError(f"{shown(value)} does not fit into {bits} bits")
+            raise ConvertError(RANGE)
         return int(value)
 
     return convert
@@ -136,11 +143,11 @@ def float_converter(value: Any) -> Any:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise unfit("a number", value)
+        raise ConvertError(TYPE)
     try:
         return float(value)
     except OverflowError:
-        raise ConvertError(f"{shown(value)} is too large for a number") from None
+        raise ConvertError(RANGE) from None
 
 
 def narrow_float_converter(value: Any) -> Any:
@@ -152,7 +159,7 @@ def narrow_float_converter(value: Any) -> Any:
         except OverflowError:
             is_same = False
         if not is_same:
-            raise ConvertError(f"{shown(value)} does not fit into a float of 32 bits")
+            raise ConvertError(RANGE)
     return found
 
 
@@ -164,13 +171,11 @@ def decimal_converter(precision: int, scale: int) -> Convert:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, (int, decimal.Decimal)):
-            raise unfit("a decimal", value)
+            raise ConvertError(TYPE)
         try:
             return decimal.Decimal(value).quantize(step, context=context)
         except decimal.DecimalException:
-            raise ConvertError(
-                f"{shown(value)} does not fit into decimal({precision},{scale})"
-            ) from None
+            raise ConvertError(RANGE) from None
 
     return convert
 
@@ -185,23 +190,23 @@ def text_converter(value: Any) -> Any:
 
 def exact_converter(kind: pa.DataType) -> Convert:
     """For a type that has one class of Python."""
-    wanted, name = EXACT[kind.id]
+    wanted = EXACT[kind.id]
 
     def convert(value: Any) -> Any:
         # A datetime is a date to Python.
         if value is None or type(value) is wanted:
             return value
-        raise unfit(name, value)
+        raise ConvertError(TYPE)
 
     return convert
 
 
-EXACT: dict[int, tuple[type, str]] = {
-    pa.bool_().id: (bool, "true or false"),
-    pa.binary().id: (bytes, "bytes"),
-    pa.large_binary().id: (bytes, "bytes"),
-    pa.date32().id: (datetime.date, "a date"),
-    pa.timestamp("us").id: (datetime.datetime, "a timestamp"),
+EXACT: dict[int, type] = {
+    pa.bool_().id: bool,
+    pa.binary().id: bytes,
+    pa.large_binary().id: bytes,
+    pa.date32().id: datetime.date,
+    pa.timestamp("us").id: datetime.datetime,
 }
 
 
@@ -216,13 +221,3 @@ def plain(value: Any) -> Any:
     if isinstance(value, (datetime.date, datetime.time)):
         return value.isoformat()
     return str(value)
-
-
-def unfit(wanted: str, value: Any) -> ConvertError:
-    return ConvertError(f"{shown(value)} is not {wanted}")
-
-
-def shown(value: Any) -> str:
-    """The beginning of a value."""
-    text = as_text(value)
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."

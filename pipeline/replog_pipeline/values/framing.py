@@ -11,7 +11,7 @@ ids in headers, which leave the value as it is.
 
 from __future__ import annotations
 
-from replog_pipeline.values.convert import ConvertError
+from replog_pipeline.values.convert import FRAME, ConvertError
 
 HEADER = 5
 MAGIC = 0
@@ -22,14 +22,8 @@ LONGEST_VARINT = 5
 
 def unframed(value: bytes) -> tuple[int, int]:
     """(schema id, where the rest begins). ConvertError for a value without the frame."""
-    if len(value) < HEADER:
-        raise ConvertError(
-            f"{len(value)} bytes are too few for the magic byte and the schema id of a registry"
-        )
-    if value[0] != MAGIC:
-        raise ConvertError(
-            f"the magic byte is {value[0]}, not 0: not written with a schema registry"
-        )
+    if len(value) < HEADER or value[0] != MAGIC:
+        raise ConvertError(FRAME)
     return int.from_bytes(value[1:HEADER], "big"), HEADER
 
 
@@ -39,7 +33,7 @@ def message_indexes(value: bytes, at: int) -> tuple[tuple[int, ...], int]:
     if count == 0:
         return (0,), at
     if not 0 < count <= MOST_INDEXES:
-        raise ConvertError(f"{count} indexes of a message")
+        raise ConvertError(FRAME)
     found = []
     for _ in range(count):
         index, at = zigzag(value, at)
@@ -55,4 +49,4 @@ def zigzag(value: bytes, at: int) -> tuple[int, int]:
         shift += 7
         if value[position] < 0x80:
             return (raw >> 1) ^ -(raw & 1), position + 1
-    raise ConvertError("the indexes of the message are cut short")
+    raise ConvertError(FRAME)

@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from replog_pipeline.errors import PipelineError
-from replog_pipeline.values.convert import ConvertError
+from replog_pipeline.values.convert import DEPTH, MALFORMED, RANGE, ConvertError
 from replog_pipeline.values.types import TEXT, merged, struct_of
 
 SCALARS = {
@@ -28,8 +28,6 @@ SCALARS = {
     "boolean": pa.bool_(),
 }
 DEEPEST = 50
-LONGEST_NUMBER = 40
-"""As an error shows it."""
 
 
 class JsonSchema:
@@ -120,17 +118,17 @@ def parsed(value: bytes) -> Any:
     try:
         return json.loads(value, parse_constant=no_constant, parse_float=finite)
     except RecursionError:
-        raise ConvertError("no JSON: it nests too deep") from None
-    except ValueError as error:
-        raise ConvertError(f"no JSON: {error}") from None
+        raise ConvertError(DEPTH) from None
+    except ValueError:
+        raise ConvertError(MALFORMED) from None
 
 
 def finite(text: str) -> float:
     found = float(text)
     if isinf(found):
-        raise ValueError(f"{text[:LONGEST_NUMBER]} is too large for a number")
+        raise ConvertError(RANGE)
     return found
 
 
 def no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is none")
+    raise ValueError

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from replog_pipeline.errors import PipelineError
 from replog_pipeline.values.avro import text_of
-from replog_pipeline.values.convert import ConvertError
+from replog_pipeline.values.convert import MALFORMED, MESSAGE, SCHEMA, ConvertError
 from replog_pipeline.values.types import TEXT, TIMESTAMP, struct_of
 
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -88,10 +88,8 @@ class ProtobufSchema:
         try:
             message.ParseFromString(value[at:])
             return self.take(message)
-        except (DecodeError, ValueError, OverflowError) as error:
-            raise ConvertError(
-                f"no such Protobuf message ({self.chosen.full_name}): {text_of(error)}"
-            ) from None
+        except (DecodeError, ValueError, OverflowError):
+            raise ConvertError(MALFORMED) from None
 
     def check_indexes(self, indexes: tuple[int, ...]) -> None:
         """ConvertError unless they name the message that the columns are made of."""
@@ -100,11 +98,9 @@ class ProtobufSchema:
             for index in indexes[1:]:
                 found = found.nested_types[abs(index)]
         except IndexError:
-            raise ConvertError(f"the schema has no message {'.'.join(map(str, indexes))}") from None
+            raise ConvertError(MESSAGE) from None
         if found.full_name != self.chosen.full_name:
-            raise ConvertError(
-                f"it is a {found.full_name}; the columns are those of {self.chosen.full_name}"
-            )
+            raise ConvertError(MESSAGE)
 
 
 def file_set(content: bytes, place: str) -> list[bytes]:
@@ -238,6 +234,6 @@ def as_json(message: Any) -> str:
             message, indent=None, preserving_proto_field_name=True, ensure_ascii=False
         )
         return text
-    except (TypeError, ValueError, json_format.Error) as error:
+    except (TypeError, ValueError, json_format.Error):
         # An Any whose type is elsewhere.
-        raise ConvertError(f"{message.DESCRIPTOR.full_name}: {text_of(error)}") from None
+        raise ConvertError(SCHEMA, message.DESCRIPTOR.full_name) from None

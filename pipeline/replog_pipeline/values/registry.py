@@ -25,7 +25,7 @@ from replog_pipeline.errors import (
     text_of,
 )
 from replog_pipeline.values.avro import AvroSchema
-from replog_pipeline.values.convert import ConvertError
+from replog_pipeline.values.convert import SCHEMA, ConvertError
 from replog_pipeline.values.json_schema import JsonSchema
 from replog_pipeline.values.protobuf import ProtobufSchema
 from twisted_broker.installed import install
@@ -89,8 +89,8 @@ class OpenRegistry:
                 self.known[number] = self.made(found, f"schema {number}")
             except RegistryError:
                 raise
-            except PipelineError as error:
-                self.known[number] = ConvertError(str(error))
+            except PipelineError:
+                self.known[number] = ConvertError(SCHEMA)
         schema = self.known[number]
         if isinstance(schema, ConvertError):
             raise schema

@@ -181,4 +181,4 @@ def test_the_example_of_the_docs_runs_as_it_stands(
         elif step.strip():
             step = step.replace("python ", f"{sys.executable} ", 1)
             subprocess.run(["bash", "-e", "-c", step], check=True)
-    assert "no JSON: Expecting" in said and "Sundsvall" in said and "12.5" in said
+    assert "malformed" in said and "Sundsvall" in said and "12.5" in said

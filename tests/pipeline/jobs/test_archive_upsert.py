@@ -142,7 +142,7 @@ def test_fields_are_added_by_a_merge_and_a_record_without_key_is_one_line(
         (row.value_decoded and row.value_decoded.asDict(), row.decode_error) for row in found
     ] == [
         ({"x": 3, "y": 4}, None),
-        (None, "no JSON: Expecting value: line 1 column 1 (char 0)"),
+        (None, "malformed"),
     ]
     produce(broker.bootstrap, topic, [written(b"a", None), written(None, b"{}")])
     with pytest.raises(PipelineError, match=f"{topic}-0 at offset 6 has no key: --mode upsert"):

@@ -27,6 +27,7 @@ from replog_pipeline.values.column import (
     file_schema,
     type_of,
 )
+from replog_pipeline.values.convert import CODES
 from replog_pipeline.values.settings import Decoding, decoding
 from tests.pipeline.schema_registry import SchemaRegistry, framed, serving
 from tests.pipeline.values.protobuf_files import descriptor_set, file, message, message_class
@@ -151,10 +152,11 @@ def test_what_does_not_decode_is_an_error_beside_the_rows_that_do(tmp_path: Path
     errors = [error or "" for _, error in rows]
     assert [row is not None for row, _ in rows] == [n in (0, 11) for n in range(13)]
     assert [n for n, error in enumerate(errors) if not error] == [0, 1, 11]
-    assert errors[3] == 'id: "one" is not an integer'
-    assert errors[4] == "id: 9223372036854775808 does not fit into 64 bits"
-    assert "surrogates not allowed" in errors[5]
-    assert errors[8] == "no JSON: it nests too deep"
+    assert errors[2:11] == [
+        *("malformed", "type: id", "range: id", "text", "type: tags", "malformed", "depth"),
+        *("malformed", "type: id"),
+    ]
+    assert errors[12] == "type"
     assert rows[11][0]["to"] == {"city": "5"} and rows[11][0]["id"] == 2
 
 
@@ -167,7 +169,7 @@ def test_whatever_a_value_raises_is_its_error(error: Exception) -> None:
 
     found = column([b"x", b"y"], raising, pa.int64())
     assert found.field(DECODED).to_pylist() == [None, 7]
-    assert found.field(ERROR).to_pylist() == [f"{type(error).__name__}: {error}", None]
+    assert found.field(ERROR).to_pylist() == [f"internal: {type(error).__name__}", None]
 
 
 @pytest.mark.parametrize("error", [RegistryAwayError("away"), ImportError("fastavro")])
@@ -227,16 +229,14 @@ def test_avro_must_be_read_to_its_last_byte_and_a_deep_value_ends_no_process(
     whole = avro(schema, {"id": 1, "next": None})
     rows = read(chosen, whole, whole + b"\0", whole[:-1], b"\2" * 3_000_000, b"\xff" * 20)
     assert rows[0] == ({"id": 1, "next": None}, None)
-    assert rows[1][1] == "no such Avro value: 1 bytes are left after it"
-    assert "RecursionError" in str(rows[3][1])
-    assert all(row is None and error for row, error in rows[1:])
+    assert rows[1:] == [(None, each) for each in ("malformed", "malformed", "depth", "malformed")]
 
 
 def test_an_avro_array_of_nothing_is_not_counted_to_its_end(tmp_path: Path) -> None:
     schema = record(("id", {"type": "array", "items": "null"}))
     chosen = by_file("avro", json.dumps(schema), tmp_path)
     ((row, error),) = read(chosen, b"\xfe\xff\xff\xff\xff\xff\xff\x7f\0")
-    assert row is None and error == "an array of items without bytes is not read"
+    assert row is None and error == "range"
 
 
 def test_schemas_of_a_registry_by_the_ids_of_the_values(registry: SchemaRegistry) -> None:
@@ -250,12 +250,7 @@ def test_schemas_of_a_registry_by_the_ids_of_the_values(registry: SchemaRegistry
     values = (framed(first, avro(one, {"id": 1, "gone": "x"})), framed(99, b""), b"\0\0", b"\1" * 9)
     before = read(chosen, *values, framed(other, b"{}"))
     assert before[0] == ({"id": 1, "gone": "x"}, None)
-    assert [error for _, error in before[1:4]] == [
-        "the registry has no schema 99",
-        "2 bytes are too few for the magic byte and the schema id of a registry",
-        "the magic byte is 1, not 0: not written with a schema registry",
-    ]
-    assert f"schema {other} of {registry.url} is JSON" in str(before[4][1])
+    assert [error for _, error in before[1:]] == ["schema", "frame", "frame", "schema"]
     second = registry.register("orders-value", "AVRO", json.dumps(two))
     value = framed(second, avro(two, {"id": 1 << 40, "price": 2.5}))
     rows = read(chosen, values[0], value)
@@ -266,7 +261,7 @@ def test_schemas_of_a_registry_by_the_ids_of_the_values(registry: SchemaRegistry
     # A table's column stays what it is: what does not fit it is an error.
     rows = read(chosen, values[0], value, table=pa.struct([("id", pa.int32())]))
     assert rows[0][0] == {"id": 1, "gone": "x", "price": None}
-    assert rows[1] == (None, "id: 1099511627776 does not fit into 32 bits")
+    assert rows[1] == (None, "range: id")
     assert len([path for path in registry.paths if "/schemas/ids/99" in path]) == 1
 
 
@@ -293,9 +288,7 @@ def test_a_field_whose_case_changes_stays_one_column(registry: SchemaRegistry) -
         "to": {"City": "Umea"},
         "price": None,
     }
-    assert read(chosen, values[1], table=table) == [
-        (None, "ID: 1099511627776 does not fit into 32 bits")
-    ]
+    assert read(chosen, values[1], table=table) == [(None, "range: iD")]
 
 
 def test_of_two_fields_that_are_one_column_the_first_has_it(
@@ -311,9 +304,7 @@ def test_of_two_fields_that_are_one_column_the_first_has_it(
     ]
     registry.register("orders-value", "JSON", '{"properties": {"ID": {"type": "integer"}}}')
     number = registry.register("orders-value", "JSON", json.dumps(schema))
-    assert read(by_registry("json", registry), framed(number, both)) == [
-        (None, 'id: "x" is not an integer')
-    ]
+    assert read(by_registry("json", registry), framed(number, both)) == [(None, "type: ID")]
 
 
 def test_an_avro_schema_that_refers_to_another(registry: SchemaRegistry) -> None:
@@ -375,7 +366,7 @@ def test_protobuf_by_a_descriptor_set(tmp_path: Path) -> None:
     chosen = by_file("protobuf", descriptor_set(PLACE, ORDER), tmp_path)
     rows = read(chosen, order(tags=["a"], raw=b"\1"), b"\xff", b"")
     assert rows[0] == (ORDER_ROW, None)
-    assert rows[1][0] is None and "no such Protobuf message (shop.Order)" in str(rows[1][1])
+    assert rows[1][0] is None and rows[1][1] == "malformed"
     assert rows[2][0]["id"] == 0 and rows[2][0]["to"] is None and rows[2][0]["colour"] == "RED"
     refunds = by_file("protobuf", descriptor_set(PLACE, ORDER), tmp_path, message="Refund")
     assert read(refunds, b"\x08\x05") == [({"id": 5}, None)]
@@ -400,11 +391,7 @@ def test_protobuf_of_a_registry_with_the_indexes_of_its_message(registry: Schema
         framed(number, b""),
     )
     assert rows[:2] == [(ORDER_ROW, None)] * 2
-    assert [error for _, error in rows[2:]] == [
-        "it is a shop.Refund; the columns are those of shop.Order",
-        "the schema has no message 63",
-        "the indexes of the message are cut short",
-    ]
+    assert [error for _, error in rows[2:]] == ["message", "message", "frame"]
     assert all("format=serialized" in path for path in registry.paths if "/versions/" in path)
     refunds = by_registry("protobuf", registry, message="shop.Refund")
     assert read(refunds, framed(number, b"\2\2\x08\x05")) == [({"id": 5}, None)]
@@ -481,7 +468,7 @@ def test_a_framed_value_by_the_schema_of_a_file(tmp_path: Path) -> None:
     schema = record(("id", "int"))
     chosen = by_file("avro", json.dumps(schema), tmp_path, framing="confluent")
     rows = read(chosen, framed(12, b"\2"), b"\2")
-    assert rows[0] == ({"id": 1}, None) and "too few" in str(rows[1][1])
+    assert rows[0] == ({"id": 1}, None) and rows[1][1] == "frame"
 
 
 def test_a_number_that_its_column_cannot_hold_is_an_error(tmp_path: Path) -> None:
@@ -492,8 +479,8 @@ def test_a_number_that_its_column_cannot_hold_is_an_error(tmp_path: Path) -> Non
     values = [avro(schema, {"a": each}) for each in (0.5, 0.1, 1e300, float("inf"))]
     assert read(chosen, *values, table=table) == [
         ({"a": 0.5}, None),
-        (None, "a: 0.1 does not fit into a float of 32 bits"),
-        (None, "a: 1e+300 does not fit into a float of 32 bits"),
+        (None, "range: a"),
+        (None, "range: a"),
         ({"a": float("inf")}, None),
     ]
     properties = {"n": {"type": "number"}, "t": {"type": "string"}}
@@ -525,3 +512,30 @@ def test_a_password_in_the_url_is_refused_and_not_repeated(url: str) -> None:
     with pytest.raises(PipelineError, match=r"write basic\.auth\.user\.info") as raised:
         decoding("json", None, url)
     assert "shhush" not in str(raised.value)
+
+
+@pytest.mark.parametrize("kind", ["json", "avro"])
+def test_an_error_never_has_what_the_value_says(kind: str, tmp_path: Path) -> None:
+    """Only a code and names of the schema: no text, number or key of a map."""
+    if kind == "json":
+        schema = {
+            "properties": {
+                "id": {"type": "integer"},
+                "m": {"type": "object", "additionalProperties": {"type": "integer"}},
+            }
+        }
+        values = [
+            b'{"id": "HUSH"}',
+            b'{"m": {"HUSH": "x"}}',
+            b'{"m": "HUSH"}',
+            b'{"HUSH": ',
+            b'{"iD": "HUSH"}',
+        ]
+        chosen = by_file("json", json.dumps(schema), tmp_path)
+    else:
+        text = record(("id", {"type": "enum", "name": "E", "symbols": ["A"]}), ("b", "string"))
+        values = [b"\4\10HUSH", b"\0\10HUSHHUSH", b"\0\20HUSH"]
+        chosen = by_file("avro", json.dumps(text), tmp_path)
+    for _, error in read(chosen, *values):
+        assert error and "hush" not in error.lower()
+        assert error.partition(":")[0] in CODES

@@ -486,8 +486,8 @@ def test_a_number_that_its_column_cannot_hold_is_an_error(tmp_path: Path) -> Non
     properties = {"n": {"type": "number"}, "t": {"type": "string"}}
     chosen = by_file("json", json.dumps({"type": "object", "properties": properties}), tmp_path)
     assert read(chosen, b'{"n": 1e400}', b'{"t": [-1e400]}', b'{"n": 1e308}') == [
-        (None, "no JSON: 1e400 is too large for a number"),
-        (None, "no JSON: -1e400 is too large for a number"),
+        (None, "range"),
+        (None, "range"),
         ({"n": 1e308, "t": None}, None),
     ]
 

@@ -41,6 +41,7 @@ MORE = (
     "pipeline/jobs/test_maintain.py",
     "pipeline/sources/test_directories.py",
     "pipeline/test_standalone.py",
+    "raft/test_many_seeds.py",
 )
 """Of `make test-more`: what takes long, and seldom fails where the rest passes."""
 

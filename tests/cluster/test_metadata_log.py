@@ -22,7 +22,6 @@ from twisted_broker.cluster.metadata_check import (
     write_durable_end,
 )
 from twisted_broker.cluster.quorum_state import (
-    QuorumState,
     read_quorum_state,
     write_quorum_state,
 )
@@ -31,6 +30,8 @@ from twisted_broker.cluster.snapshots import SnapshotId, list_snapshots
 from twisted_broker.log.checkpoints import read_partition_metadata, read_whole
 from twisted_broker.log.filesystem import OsFileSystem
 from twisted_broker.log.log import Log
+from twisted_broker.raft.election_state import ElectionState
+from twisted_broker.raft.replica_key import ReplicaKey
 from twisted_broker.simulation.disk import SimDisk
 from twisted_broker.simulation.disk_faults import Fault
 from twisted_broker.topic_names import METADATA_TOPIC_ID
@@ -222,7 +223,7 @@ def test_a_restart_replays_the_log_and_leads_a_new_epoch(fixture: Fixture) -> No
     for epoch in (2, 3):
         fixture.restart()
         state = read_quorum_state(fixture.files, DIRECTORY)
-        assert state is not None and (state.leader_id, state.leader_epoch) == (1, epoch) == (
+        assert state is not None and (state.leader_id, state.epoch) == (1, epoch) == (
             1,
             fixture.controller.epoch,
         )
@@ -249,7 +250,7 @@ def test_an_epoch_that_was_begun_is_never_led_again(fixture: Fixture) -> None:
         again.log.begin_epoch()
     again.log._write = write
     state = read_quorum_state(files, DIRECTORY)
-    assert state is not None and state.leader_epoch == seen + 1
+    assert state is not None and state.epoch == seen + 1
     fixture.restart()
     assert fixture.controller.epoch == seen + 2
 
@@ -267,7 +268,7 @@ def test_an_epoch_is_durable_before_it_is_used() -> None:
     fixture.start()
     left = disk.after_power_loss(keep=0)
     assert left.content(f"{DIRECTORY}/{0:020d}.log") == b""
-    assert read_quorum_state(left, DIRECTORY) == QuorumState(1, 1)
+    assert read_quorum_state(left, DIRECTORY) == ElectionState(1, 1, ReplicaKey(1))
 
 
 @pytest.mark.parametrize("leader", [None, 3])
@@ -278,7 +279,7 @@ def test_what_this_node_never_led_is_not_led(fixture: Fixture, leader: int | Non
     fixture.join(1)
     fixture.files.remove(f"{DIRECTORY}/quorum-state")
     if leader is not None:
-        write_quorum_state(fixture.files, DIRECTORY, QuorumState(leader, 1))
+        write_quorum_state(fixture.files, DIRECTORY, ElectionState(1, leader), [leader])
     before = {path: bytes(node.data) for path, node in fixture.files.nodes.items()}
     with pytest.raises(
         MetadataDamage,

@@ -441,7 +441,7 @@ def _newest_epoch(files: IFileSystem, directory: str) -> int | None:
     except CheckpointError as error:
         # An epoch that was led already could be led again, and its records would be believed.
         raise MetadataDamage(error.path, error.reason) from error
-    return None if found is None else found.leader_epoch
+    return None if found is None else found.epoch
 
 
 def _begun(files: IFileSystem, directory: str) -> dict[int, int]:

@@ -37,7 +37,7 @@ from twisted_broker.cluster.metadata_check import (
 )
 from twisted_broker.cluster.metadata_store import MetadataStore, Opened, open_in_steps
 from twisted_broker.cluster.quorum_state import NAME as QUORUM_STATE
-from twisted_broker.cluster.quorum_state import QuorumState, read_quorum_state, write_quorum_state
+from twisted_broker.cluster.quorum_state import read_quorum_state, write_quorum_state
 from twisted_broker.cluster.records import (
     TRANSACTION_LEVEL,
     build_batch,
@@ -47,6 +47,8 @@ from twisted_broker.interfaces import IDiskWorker, IFileSystem
 from twisted_broker.log.errors import CheckpointError, LogDirFailure, is_out_of_descriptors
 from twisted_broker.log.log_directory import LOCK
 from twisted_broker.log.meta_properties import NAME as META_PROPERTIES
+from twisted_broker.raft.election_state import ElectionState
+from twisted_broker.raft.replica_key import ReplicaKey
 from twisted_broker.topic_names import METADATA_DIRECTORY
 from twisted_broker.wire.control_batch import LEADER_CHANGE
 from twisted_broker.wire.errors import BrokerError
@@ -258,10 +260,12 @@ class MetadataLog(MetadataStore):
             0,
             self.log.leader_epochs.latest_epoch,
             self.snapshots[-1].epoch if self.snapshots else 0,
-            known.leader_epoch if known else 0,
+            known.epoch if known else 0,
         )
         epoch = latest + 1
-        write_quorum_state(self.files, self.directory, QuorumState(self.node_id, epoch))
+        own = self.node_id
+        state = ElectionState(epoch, own, ReplicaKey(own))
+        write_quorum_state(self.files, self.directory, state, [own])
         self.epoch = epoch
         voters = [LeaderChangeMessageVoter(voter_id=self.node_id)]
         message = LeaderChangeMessage(

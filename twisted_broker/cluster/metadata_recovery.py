@@ -29,7 +29,7 @@ from twisted_broker.cluster.metadata_check import (
 )
 from twisted_broker.cluster.metadata_loader import MetadataLoader
 from twisted_broker.cluster.metadata_store import MetadataStore, Opened
-from twisted_broker.cluster.quorum_state import QuorumState, read_quorum_state, write_quorum_state
+from twisted_broker.cluster.quorum_state import read_quorum_state, write_quorum_state
 from twisted_broker.cluster.snapshots import (
     SnapshotId,
     image_of,
@@ -50,6 +50,7 @@ from twisted_broker.log.meta_properties import (
 )
 from twisted_broker.log.recovery import load_log
 from twisted_broker.log.segment import OpenFiles
+from twisted_broker.raft.election_state import ElectionState
 from twisted_broker.settings import INT_MAX
 from twisted_broker.topic_names import METADATA_DIRECTORY, METADATA_TOPIC_ID
 from twisted_broker.wire.errors import BrokerError, WireError
@@ -147,7 +148,7 @@ def _directory_source(files: IFileSystem, path: str, directory: str, up_to_damag
     epoch = max([base.epoch, *(each.epoch for each in snapshots)])
     epoch = max([epoch, *(batch.partition_leader_epoch for batch in batches)])
     known = read_quorum_state(files, directory)
-    epoch = max(epoch, -1 if known is None else known.leader_epoch)
+    epoch = max(epoch, -1 if known is None else known.epoch)
     newest = snapshots[-1] if snapshots else None
     at = posixpath.join(directory, newest.file_name) if newest is not None else ""
     cluster_id = _cluster_of(files, posixpath.dirname(directory))
@@ -344,7 +345,8 @@ def _stage(files: IFileSystem, source: Source, stage: str, node_id: int, wall_ms
         write_aside(files, posixpath.join(stage, source.snapshot.file_name), content)
         start = source.snapshot.end_offset
     log = _write_log(files, source.batches, stage, start, wall_ms)
-    write_quorum_state(files, stage, QuorumState(node_id, source.epoch + EPOCHS_AHEAD))
+    state = ElectionState(source.epoch + EPOCHS_AHEAD, node_id)
+    write_quorum_state(files, stage, state, [node_id])
     write_durable_end(files, stage, log.log_end_offset)
     _check(files, source, stage)
 

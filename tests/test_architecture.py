@@ -75,14 +75,16 @@ def test_the_table_of_events() -> None:
     """Section 4: every event is there, with the purgatories that it checks, and no other event."""
     house = MemoryBroker().start()
     manager = house.broker.parts.replica_manager
+    effects = manager.effects
     checks = {
-        manager._complete_delayed_produces: "produce",
-        manager._complete_delayed_fetches: "fetch",
-        manager._complete_delayed_delete_records: "delete-records",
+        effects._complete_delayed_produces: {"produce"},
+        effects._complete_delayed_fetches: {"fetch"},
+        effects._complete_delayed_delete_records: {"delete-records"},
+        effects._complete_delayed_requests: {"produce", "fetch", "delete-records"},
     }
     table = {
-        event.__name__: {checks[effect] for effect in effects if effect in checks}
-        for event, effects in manager._event_table().items()
+        event.__name__: {name for effect in row for name in checks.get(effect, ())}
+        for event, row in effects.event_table().items()
     }
     claimed = {
         name: {

@@ -470,7 +470,7 @@ def test_the_first_metadata_of_a_start_is_taken_over_in_several_turns(
         before = len(manager.leaders())
         original(publisher)
         taken.append(len(manager.leaders()) - before)
-        fenced.append(manager._image_source.image.brokers[1].fenced)
+        fenced.append(manager.image_source.image.brokers[1].fenced)
 
     def noted(manager: Any, image: Any, removals: Any) -> None:
         strays.append(len(manager.leaders()))

@@ -196,7 +196,7 @@ def test_roles_and_settings_come_as_records_and_isr_changes_leave_as_alter_parti
     )
     replicas = led.node(LEADER).broker.parts.replica_manager
     assert (
-        replicas.isr_shrinks == 1
+        replicas.effects.isr_shrinks == 1
         and led.held(LEADER).partition_epoch == led.partitions()[0].partition_epoch
     )
     led.until(

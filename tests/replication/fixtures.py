@@ -416,7 +416,7 @@ def tried_again_under(fixture: Fixture, *assignments: tuple[int, ...]) -> list:
         )
     fixture.image = images[-1]
     change = PartitionDelta("t", TOPIC_ID, 0, None, images[0].partition(*TP))
-    fixture.replicas.apply_later(change, is_new=False)
+    fixture.replicas.role_retries.later(change, is_new=False)
     fixture.advance(1)
     return images
 

@@ -102,8 +102,8 @@ def test_a_partition_of_which_an_effect_failed_is_reported(
 ) -> None:
     """KIP-858: it stops, and the controller hears that nobody holds it here: another one leads."""
     moving = Moving().start()
-    effects = {**moving.replicas._effects, HighWatermarkAdvanced: (failing,)}
-    monkeypatch.setattr(moving.replicas, "_effects", effects)
+    effects = {**moving.replicas.effects._table, HighWatermarkAdvanced: (failing,)}
+    monkeypatch.setattr(moving.replicas.effects, "_table", effects)
     moving.replicas.produce([(TP, batch())], -1)
     moving.turns(1)
     assert moving.partition.offline and moving.assignments.lost == [TP]
@@ -112,8 +112,8 @@ def test_a_partition_of_which_an_effect_failed_is_reported(
 def test_a_partition_that_is_gone_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """The controller would refuse it, twice a second for ever."""
     moving = Moving().start()
-    effects = {**moving.replicas._effects, ReplicaStopped: (failing,)}
-    monkeypatch.setattr(moving.replicas, "_effects", effects)
+    effects = {**moving.replicas.effects._table, ReplicaStopped: (failing,)}
+    monkeypatch.setattr(moving.replicas.effects, "_table", effects)
     moving.publish(topics_by_name={}, topics_by_id={})
     moving.turns(1)
     assert TP not in moving.replicas.partitions and moving.assignments.lost == []

@@ -1088,12 +1088,18 @@ def test_isr_expansion_and_shrinking_go_to_the_controller():
     assert proposal.members == ((1, 101), (2, 102))
     outcome, done = parked_produce(fixture)
     fixture.controller.confirm()
-    assert (fixture.replicas.isr_expands, sorted(fixture.partition().isr_state.isr)) == (1, [1, 2])
+    assert (fixture.replicas.effects.isr_expands, sorted(fixture.partition().isr_state.isr)) == (
+        1,
+        [1, 2],
+    )
     assert not done
     fixture.advance(31)
     fixture.advance(15)
     fixture.controller.confirm()
-    assert (fixture.replicas.isr_shrinks, sorted(fixture.partition().isr_state.isr)) == (1, [1])
+    assert (fixture.replicas.effects.isr_shrinks, sorted(fixture.partition().isr_state.isr)) == (
+        1,
+        [1],
+    )
     assert (done, outcome.error) == ([None], ErrorCode.REQUEST_TIMED_OUT)
 
 

@@ -175,7 +175,13 @@ def test_refused_isr_changes_are_counted() -> None:
     fixture.topic(states={0: registration(LOCAL, (1, 2), (1,))})
     fixture.replicas.fetch(follower(2), [at(0)])
     fixture.controller.refuse(ErrorCode.INELIGIBLE_REPLICA)
-    assert (fixture.replicas.failed_isr_updates, fixture.replicas.isr_expands) == (1, 0)
+    assert (fixture.replicas.effects.failed_isr_updates, fixture.replicas.effects.isr_expands) == (
+        1,
+        0,
+    )
     fixture.replicas.fetch(follower(2), [at(0)])
     fixture.controller.confirm()
-    assert (fixture.replicas.failed_isr_updates, fixture.replicas.isr_expands) == (1, 1)
+    assert (fixture.replicas.effects.failed_isr_updates, fixture.replicas.effects.isr_expands) == (
+        1,
+        1,
+    )

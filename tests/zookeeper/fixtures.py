@@ -27,7 +27,7 @@ class Member(Fixture):
         self.state = ClusterState(1, "PLAINTEXT")
         self.state.broker_epoch = BROKER_EPOCH
         self.loaded: list[str] = []
-        self.replicas._image_source = self.state
+        self.replicas.image_source = self.state
         self.replicas._brokers._source = self.state
         zookeeper = MemoryZooKeeper(MemoryEnsemble(), self.clock)
         acls = AclWatch(self.runtime, zookeeper, self.state)

@@ -28,7 +28,7 @@ class Leader(Member):
         self.writes = IsrStateWrites(
             self.runtime, 1, self.zookeeper, lambda name: self.state.controller_epochs[name]
         )
-        self.replicas._alter_partition = self.writes
+        self.replicas.effects._alter_partition = self.writes
         self.ensemble.create(PATH, b"")
         self.ensemble.set(PATH, state_json(PartitionStateNode(1, 1, CONTROLLER_EPOCH, (1,))))
         self.lead(role(isr=[1], partition_epoch=1), version=4, topic_id=bytes(16))

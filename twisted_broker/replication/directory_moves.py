@@ -125,7 +125,7 @@ def go_on(replicas: ReplicaManager, changes: Iterable[PartitionDelta]) -> None:
             try:
                 replicas.start_log(future)
             except OutOfDescriptors:
-                replicas.apply_later(change, is_new=False)
+                replicas.role_retries.later(change, is_new=False)
                 continue
             except LogDirFailure as failure:
                 replicas.directory_failed(failure.directory, failure.cause)

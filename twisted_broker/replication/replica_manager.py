@@ -1,24 +1,20 @@
 """All partitions of this broker: appends, fetches, what waits for them, and what follows from what
 happened.
 
-Owns the partitions, the event queue with its table, the three purgatories, the fetch sessions and
-the periodic tasks.
+Owns the partitions, the three purgatories, the fetch sessions and the periodic tasks.
 
-1. Partitions emit events into `events`; effects run from there, first in, first out, until it is
-   empty, never inside a partition's transition. `produce`, `fetch`, timers and role changes drain
-   before they return; `append` (for coordinators, in the middle of transitions of their own) leaves
-   the events to `drain`, which is called at the latest in the reactor's next turn.
-2. An effect that raises fails its partition only. A failing directory fails the partitions in it
-   only.
+1. `produce`, `fetch`, timers and role changes drain the events of partitions before they return;
+   `append` (for coordinators, in the middle of transitions of their own) leaves them to `drain`,
+   which is called at the latest in the reactor's next turn.
+2. A failing directory fails the partitions in it only.
 3. Errors are per partition: the others of a request go on.
 
 Source: RL 1; Kafka's `ReplicaManager`; docs/ARCHITECTURE.md 4. Not here: role changes
-(`role_change`), the rules of one partition (`partition`).
+(`role_change`), what follows from an event (`effects`), the rules of one partition (`partition`).
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -40,34 +36,19 @@ from twisted_broker.replication.collaborators import (
     IReplicas,
     LeadershipListener,
 )
+from twisted_broker.replication.effects import Effects
 from twisted_broker.replication.fetch_session import SESSIONLESS, FetchContext, FetchSessionCache
 from twisted_broker.replication.fetcher.alter_log_dirs_manager import ReplicaAlterLogDirsManager
 from twisted_broker.replication.high_watermark_checkpoint import HighWatermarkCheckpoint
 from twisted_broker.replication.idle_partitions import IdlePartitions
 from twisted_broker.replication.live_brokers import ImageSource, LiveBrokers
 from twisted_broker.replication.long_appends import LongAppends
-from twisted_broker.replication.partition.events import (
-    BecameFollower,
-    Event,
-    Events,
-    HighWatermarkAdvanced,
-    IsrChanged,
-    IsrChangeWanted,
-    LeaderEpochBegan,
-    LogEndChanged,
-    LogReplaced,
-    LogStartAdvanced,
-    LogSynced,
-    LogTruncated,
-    PartitionFailed,
-    ReplicaStopped,
-)
+from twisted_broker.replication.partition.events import Events, LogStartAdvanced, PartitionFailed
 from twisted_broker.replication.partition.fetch_data import (
     FetchParams,
     FetchPartitionRequest,
     FetchPartitionResult,
 )
-from twisted_broker.replication.partition.isr_state import IsrAnswer, PendingIsr
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.replication.partition.topic_stats import BrokerStats
 from twisted_broker.replication.preferred_read_replica import reads_nearby, redirected
@@ -93,7 +74,7 @@ from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.primitives import NULL_UUID
 
 if TYPE_CHECKING:
-    from twisted_broker.image.metadata_image import MetadataDelta, MetadataImage, PartitionDelta
+    from twisted_broker.image.metadata_image import MetadataDelta, MetadataImage
     from twisted_broker.log.log import Log
     from twisted_broker.log.log_manager import LogManager
     from twisted_broker.replication.fetcher.fetcher_manager import ReplicaFetcherManager
@@ -118,8 +99,6 @@ _TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_L
 _CLIENT, _NONE = AppendOrigin.CLIENT, ErrorCode.NONE
 # Each is proposed in some 40 us.
 PROPOSED_PER_TURN = 200
-# Descriptors come free when clients leave.
-_AGAIN_SECONDS = 1.0
 # One to two milliseconds.
 FAILED_PER_STEP = 250
 _logger = Logger()
@@ -132,34 +111,26 @@ class ReplicaManager:
     """
 
     __slots__ = (
-        "_alter_partition",
         "_assignments",
         "_brokers",
-        "_drain_call",
-        "_draining",
-        "_effects",
         "_high_watermarks",
-        "_image_source",
         "_is_metadata_kept",
         "_is_throttled",
-        "_not_applied",
         "_partition_of",
         "_periodic",
-        "_redeliver",
-        "_redeliver_call",
         "_shrink_call",
         "_turns",
         "_wheel",
         "config",
         "delete_records_purgatory",
+        "drain",
+        "effects",
         "events",
-        "failed_isr_updates",
         "fetch_max_bytes",
         "fetch_purgatory",
         "fetchers",
         "follower_quota",
-        "isr_expands",
-        "isr_shrinks",
+        "image_source",
         "leader_quota",
         "leadership_listeners",
         "lines",
@@ -170,6 +141,7 @@ class ReplicaManager:
         "partitions",
         "produce_purgatory",
         "reads_nearby",
+        "role_retries",
         "runtime",
         "sessions",
         "stats",
@@ -184,7 +156,7 @@ class ReplicaManager:
         image_source: ImageSource,
         alter_partition: IAlterPartitionManager | None = None,
         create_fetchers: Callable[[IReplicas], ReplicaFetcherManager] | None = None,
-        redeliver: Callable[[MetadataDelta, MetadataImage], None] | None = None,
+        redeliver: Callable[[MetadataDelta], None] | None = None,
         assignments: IDirectoryAssignments | None = None,
         is_metadata_kept: Callable[[], bool] = lambda: True,
         turns: Turns | None = None,
@@ -195,13 +167,11 @@ class ReplicaManager:
         self.runtime = runtime
         self.config = config
         self.log_manager = log_manager
-        self._alter_partition, self._assignments = alter_partition, assignments
+        self._assignments = assignments
         self.partitions: dict[TopicPartition, Partition] = {}
         self.long_appends = LongAppends()
         self.leadership_listeners: list[LeadershipListener] = []
         self.lines = EventLines(_logger, runtime.clock, broker=node_id)
-        self.events: Events = deque()
-        self.isr_expands = self.isr_shrinks = self.failed_isr_updates = 0
         self.stats = BrokerStats()
         windows, window_ms = config.integer(WINDOWS), config.integer(WINDOW_SECONDS) * 1000
         self.leader_quota = ReplicationQuota(
@@ -210,7 +180,7 @@ class ReplicaManager:
         self.follower_quota = ReplicationQuota(
             lambda: config.integer(FOLLOWER_RATE), windows, window_ms, FOLLOWER_RATE
         )
-        self._image_source = image_source
+        self.image_source = image_source
         self._brokers = LiveBrokers(image_source)
         self._wheel = TimingWheel(runtime.clock)
         self.produce_purgatory = Purgatory(
@@ -236,13 +206,13 @@ class ReplicaManager:
         )
         self._partition_of = self.partition  # one for all that waits
         self._is_throttled = self.throttles_follower
-        self._draining = False
-        self._drain_call: Any = None
-        self._not_applied: dict[tuple[str, bytes, int], bool] = {}
-        self._redeliver_call: Any = None
         self._shrink_call: Any = None
-        self._redeliver = self.apply_delta if redeliver is None else redeliver
-        self._effects: dict[type[Any], tuple[Callable[[Any], object], ...]] = self._event_table()
+        self.role_retries = role_change.RoleRetries(
+            self, redeliver or (lambda delta: self.apply_delta(delta, delta.after))
+        )
+        self.effects = Effects(self, alter_partition, self._high_watermarks)
+        self.events: Events = self.effects.events
+        self.drain = self.effects.drain
         self._periodic = PeriodicTasks(runtime.clock)
         self.fetchers = None if create_fetchers is None else create_fetchers(self)
         self.moves = ReplicaAlterLogDirsManager(self, log_manager, self.lines, assignments)
@@ -252,72 +222,6 @@ class ReplicaManager:
         """It hears which partitions this broker begins and ceases to lead, from now on."""
         self.leadership_listeners.append(listener)
 
-    # what follows from what happened
-    def _event_table(self) -> dict[type[Any], tuple[Callable[[Any], object], ...]]:
-        """The map of the system: event -> effects, in order.
-
-        A partition's listeners (fetch sessions in which it is idle) were called before.
-        """
-        checks = (
-            self._complete_delayed_produces,
-            self._complete_delayed_fetches,
-            self._complete_delayed_delete_records,
-        )
-        return {
-            LogEndChanged: (self._complete_delayed_fetches,),
-            HighWatermarkAdvanced: checks,
-            LogSynced: (self._complete_delayed_produces,),
-            LogStartAdvanced: (
-                self._log_start_advanced,
-                self._complete_delayed_delete_records,
-                self._complete_delayed_fetches,
-            ),
-            LogTruncated: (self._move_again,),
-            LogReplaced: (self._complete_delayed_fetches, self._complete_delayed_delete_records),
-            IsrChangeWanted: (self._submit_alter_partition,),
-            IsrChanged: (
-                self._mark_isr_rate,
-                self._complete_delayed_produces,
-                self._complete_delayed_fetches,
-            ),
-            LeaderEpochBegan: (self._complete_delayed_fetches,),
-            BecameFollower: (self._withdraw_alter_partition, *checks),
-            ReplicaStopped: (self._withdraw_alter_partition, *checks),
-            PartitionFailed: (
-                self._log_failure,
-                self._keep_high_watermark,
-                self._stop_fetcher,
-                self._withdraw_alter_partition,
-                *checks,
-            ),
-        }
-
-    def drain(self) -> None:
-        """Runs the effects of all that happened, and of what they make happen.
-
-        Within a drain it leaves the rest to that one.
-        """
-        events = self.events
-        if self._draining or not events:
-            return
-        self._draining = True
-        try:
-            while events:
-                event = events.popleft()
-                for effect in self._effects[type(event)]:
-                    try:
-                        effect(event)
-                    except Exception:
-                        self._effect_failed(event)
-        finally:
-            self._draining = False
-
-    def _effect_failed(self, event: Event) -> None:
-        _logger.failure("an effect of {event} failed", event=event)
-        # What an event should have caused may be missing: this partition stops rather than going on
-        # with it.
-        self.fail_alone(event.partition, "an effect failed")
-
     def fail_alone(self, partition: Partition, reason: str) -> None:
         """It stops, its directory goes on: the controller hears of it, and another replica
         leads.
@@ -326,98 +230,6 @@ class ReplicaManager:
         is_here = self.partitions.get(partition.topic_partition) is partition
         if is_here and self._assignments is not None:
             self._assignments.failed(partition.topic_id, partition.topic_partition)
-
-    def _drain_soon(self) -> None:
-        if self.events and not self._draining and self._drain_call is None:
-            self._drain_call = self.runtime.clock.callLater(0, self._drain_later)
-
-    def _drain_later(self) -> None:
-        self._drain_call = None
-        self.drain()
-
-    def _log_start_advanced(self, event: LogStartAdvanced) -> None:
-        if self.fetchers is not None:
-            self.fetchers.log_start_moved(event.partition.topic_partition)
-
-    def _complete_delayed_produces(self, event: Event) -> None:
-        if self.produce_purgatory.waiting:
-            self.produce_purgatory.check_and_complete(event.partition.topic_partition)
-
-    def _complete_delayed_fetches(self, event: Event) -> None:
-        if self.fetch_purgatory.waiting:
-            self.fetch_purgatory.check_and_complete(event.partition.topic_partition)
-
-    def _complete_delayed_delete_records(self, event: Event) -> None:
-        if self.delete_records_purgatory.waiting:
-            self.delete_records_purgatory.check_and_complete(event.partition.topic_partition)
-
-    def _submit_alter_partition(self, event: IsrChangeWanted) -> None:
-        if self._alter_partition is not None:
-            self._say_isr(event.partition, event.pending)
-            answer = self._alter_partition.submit(event.partition.isr_proposal(event.pending))
-            answer.addCallback(self._alter_partition_answered, event.partition, event.pending)
-            answer.addErrback(
-                lambda failure: _logger.failure(
-                    "taking the answer of AlterPartition failed", failure
-                )
-            )
-
-    def _say_isr(self, partition: Partition, pending: PendingIsr) -> None:
-        """When it is proposed, as Kafka does: its confirmation may come as metadata."""
-        grows = len(pending.proposed) > len(pending.isr)
-        self.lines.add(
-            "expanding ISR" if grows else "shrinking ISR",
-            partition=partition.topic_partition,
-            isr=sorted(pending.proposed),
-            before=sorted(pending.isr),
-            leader_epoch=partition.leader_epoch,
-        )
-
-    def _withdraw_alter_partition(
-        self, event: BecameFollower | ReplicaStopped | PartitionFailed
-    ) -> None:
-        if self._alter_partition is not None:
-            self._alter_partition.withdraw(
-                event.partition.topic_id, event.partition.topic_partition.partition
-            )
-
-    def _alter_partition_answered(
-        self, answer: IsrAnswer, partition: Partition, pending: PendingIsr
-    ) -> None:
-        if answer.error is not _NONE:
-            self.failed_isr_updates += 1
-        partition.alter_partition_answered(pending, answer, self.runtime.now_ms())
-        self.drain()
-
-    def _mark_isr_rate(self, event: IsrChanged) -> None:
-        if event.grew:
-            self.isr_expands += 1
-        else:
-            self.isr_shrinks += 1
-
-    def _log_failure(self, event: PartitionFailed) -> None:
-        self.lines.error(
-            "partition is offline",
-            partition=event.partition.topic_partition,
-            reason=event.reason,
-        )
-
-    def _keep_high_watermark(self, event: PartitionFailed) -> None:
-        name = event.partition.topic_partition
-        log = self.log_manager.get(name)
-        is_here = self.partitions.get(name) is event.partition
-        if is_here and log is not None and log.failed is None:
-            self._high_watermarks.keep(log)
-
-    def _stop_fetcher(self, event: PartitionFailed) -> None:
-        name = event.partition.topic_partition
-        # Another one of its name may be here by now, with a fetcher that must not stop.
-        if self.partitions.get(name) is event.partition:
-            self.stop_fetching([name])
-            self.moves.remove([name])
-
-    def _move_again(self, event: LogTruncated) -> None:
-        self.moves.begin(event.partition)
 
     # following
     def start_fetching(self, partitions: Iterable[Partition]) -> None:
@@ -443,7 +255,7 @@ class ReplicaManager:
         found = self.partitions.get(topic_partition)
         if found is None:
             known = (
-                self._image_source.image.partition(topic_partition.topic, topic_partition.partition)
+                self.image_source.image.partition(topic_partition.topic, topic_partition.partition)
                 is not None
             )
             raise BrokerError(
@@ -453,36 +265,7 @@ class ReplicaManager:
 
     def image_knows(self, topic_partition: TopicPartition) -> bool:
         """Whether the cluster has it, wherever."""
-        return self._image_source.image.partition(*topic_partition) is not None
-
-    def newest_metadata_reaches(self, leader_epoch: int, change: PartitionDelta) -> bool:
-        """Whether the newest metadata, pieces of which may wait for their turns, has the partition
-        at this leader epoch or a newer one, or not at all any more.
-        """
-        topic = self._image_source.image.topics_by_name.get(change.topic)
-        state = None if topic is None else topic.partitions.get(change.partition)
-        return (
-            topic is None
-            or topic.id != change.topic_id
-            or state is None
-            or state.leader_epoch >= leader_epoch
-        )
-
-    def is_placed_again(self, change: PartitionDelta) -> bool:
-        """Whether the partition has a role that came after this removal of its replica: it was
-        tried again, under the newest metadata, which has the replica here. Its log may count in the
-        ISR by now.
-        """
-        partition = self.partitions.get(TopicPartition(change.topic, change.partition))
-        topic = self._image_source.image.topics_by_id.get(change.topic_id)
-        newest = None if topic is None else topic.partitions.get(change.partition)
-        return (
-            partition is not None
-            and newest is not None
-            and change.after is not None
-            and self.node_id in newest.replicas
-            and change.after.partition_epoch < partition.partition_epoch <= newest.partition_epoch
-        )
+        return self.image_source.image.partition(*topic_partition) is not None
 
     def new_partition(self, topic_partition: TopicPartition, topic_id: bytes) -> Partition:
         """A partition without a role, noted as held here."""
@@ -537,7 +320,7 @@ class ReplicaManager:
         partition = self.partitions.get(log.topic_partition)
         if partition is not None and partition.log is log:
             partition.emit(LogStartAdvanced(partition))
-            self._drain_soon()
+            self.effects.drain_soon()
 
     def log_synced(self, log: Log) -> None:
         """What was appended is synced: it counts for the high watermark, and acks=1 is answered."""
@@ -552,7 +335,7 @@ class ReplicaManager:
         if partition is not None and partition.log is log:
             partition.producers_found()
             # A truncation may have found them at once, within a transition.
-            self._drain_soon()
+            self.effects.drain_soon()
 
     def log_failed(self, log: Log) -> None:
         """A file of it is missing or cannot be used: its partition stops, or its move."""
@@ -560,7 +343,7 @@ class ReplicaManager:
         reason = str(log.failure)
         if partition is not None and partition.log is log:
             self.fail_alone(partition, reason)
-            self._drain_soon()
+            self.effects.drain_soon()
         elif self.log_manager.moves.future(name) is log:
             _logger.error("the move of {name} is given up: {reason}", name=name, reason=reason)
             directory_moves.copy_failed(self, name)
@@ -572,7 +355,7 @@ class ReplicaManager:
         name = log.topic_partition
         partition = self.partitions.get(name)
         if partition is not None and partition.log is log:
-            self._apply_later(name.topic, partition.topic_id, name.partition, is_new=False)
+            self.role_retries.add(name.topic, partition.topic_id, name.partition, is_new=False)
 
     def directory_failed(self, directory: str, error: OSError | None) -> None:
         """A log directory cannot be used any more: its partitions go offline, no others (RL
@@ -589,7 +372,7 @@ class ReplicaManager:
         ]
         directory_moves.directory_failed(self, directory)
         self._turns.start(self._tell_failed(failed, reason))
-        self._drain_soon()
+        self.effects.drain_soon()
 
     def _tell_failed(self, failed: list[Partition], reason: str) -> Iterator[None]:
         for start in range(0, len(failed), FAILED_PER_STEP):
@@ -622,21 +405,6 @@ class ReplicaManager:
                 "the checkpoint of high watermarks",
                 skip_late=True,
             )
-
-    def apply_later(self, change: PartitionDelta, is_new: bool) -> None:
-        """No file could be opened for it: within a second the role that it has then is applied."""
-        self._apply_later(change.topic, change.topic_id, change.partition, is_new)
-
-    def _apply_later(self, topic: str, topic_id: bytes, partition: int, is_new: bool) -> None:
-        self._not_applied[topic, topic_id, partition] = is_new
-        if self._redeliver_call is None:
-            self._redeliver_call = self.runtime.clock.callLater(_AGAIN_SECONDS, self._apply_again)
-
-    def _apply_again(self) -> None:
-        self._redeliver_call = None
-        image = self._image_source.image
-        waiting, self._not_applied = self._not_applied, {}
-        self._redeliver(role_change.delta_to_retry(image, waiting, self.node_id), image)
 
     # producing
     def produce(
@@ -673,7 +441,7 @@ class ReplicaManager:
         something.
         """
         outcomes = self._append(entries, acks, origin, guards)
-        self._drain_soon()
+        self.effects.drain_soon()
         return outcomes
 
     def begin_verification(
@@ -1110,7 +878,7 @@ class ReplicaManager:
         """highwatermark-checkpoint (RL 1.12)."""
         self._high_watermarks.write(
             self._logs_to_checkpoint(),
-            self._image_source.image.offset + 1,
+            self.image_source.image.offset + 1,
             self._is_metadata_kept(),
         )
 
@@ -1131,18 +899,14 @@ class ReplicaManager:
             purgatory.complete_all()
         self.drain()
         self._wheel.stop()
-        if self._drain_call is not None:
-            self._drain_call.cancel()
-            self._drain_call = None
-        if self._redeliver_call is not None:
-            self._redeliver_call.cancel()
-            self._redeliver_call = None
+        self.effects.stop()
+        self.role_retries.stop()
         if self._shrink_call is not None:
             self._shrink_call.cancel()
             self._shrink_call = None
         # Last: nothing moves a high watermark after the drain.
         self._high_watermarks.write_last(
-            self._logs_to_checkpoint(), self._image_source.image.offset + 1
+            self._logs_to_checkpoint(), self.image_source.image.offset + 1
         )
 
 

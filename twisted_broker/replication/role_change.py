@@ -1,6 +1,6 @@
 """What a piece of the metadata log means for the partitions of this broker.
 
-Owns the order in which roles change.
+Owns the order in which roles change, and those that are tried again.
 
 1. What goes, goes first (a topic may be deleted and created again under its name in one delta);
    then leaders, then followers, then settings.
@@ -20,7 +20,7 @@ Source: RL 1.3-1.5; Kafka's `ReplicaManager.applyDelta`, `LocalReplicaChanges`. 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from twisted.logger import Logger
@@ -49,10 +49,13 @@ from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.primitives import NULL_UUID
 
 if TYPE_CHECKING:
+    from twisted_broker.interfaces import IDelayedCall
     from twisted_broker.log.log import Log
     from twisted_broker.replication.replica_manager import ReplicaManager
 
 _logger = Logger()
+# Descriptors come free when clients leave.
+_AGAIN_SECONDS = 1.0
 
 
 def apply_delta(replicas: ReplicaManager, delta: MetadataDelta, image: MetadataImage) -> None:
@@ -72,7 +75,7 @@ def apply_delta(replicas: ReplicaManager, delta: MetadataDelta, image: MetadataI
     for change in changes:
         if (
             change.after is None or replicas.node_id not in change.after.replicas
-        ) and not replicas.is_placed_again(change):
+        ) and not _is_placed_again(replicas, change):
             _stop_replica(replicas, change, lost, keeps_files=delta.by_comparison)
     settings = _TopicConfigs(replicas, image)
     leading = [
@@ -134,7 +137,46 @@ def _say(
             replicas.lines.add(kind, count=len(found), partitions=some(found))
 
 
-def delta_to_retry(
+class RoleRetries:
+    """Roles that could not be applied, because no file could be opened for them: within a second
+    the role that the partition has then is applied. `redeliver(delta)`: to all who apply
+    deltas. At most one entry for each partition; a restart applies all roles anyway.
+    """
+
+    __slots__ = ("_call", "_redeliver", "_replicas", "_waiting")
+
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        redeliver: Callable[[MetadataDelta], None],
+    ) -> None:
+        self._replicas, self._redeliver = replicas, redeliver
+        self._waiting: dict[tuple[str, bytes, int], bool] = {}
+        self._call: IDelayedCall | None = None
+
+    def later(self, change: PartitionDelta, *, is_new: bool) -> None:
+        """`is_new`: whether the partition was new with this change."""
+        self.add(change.topic, change.topic_id, change.partition, is_new=is_new)
+
+    def add(self, topic: str, topic_id: bytes, partition: int, *, is_new: bool) -> None:
+        """The same, of a partition by its names."""
+        self._waiting[topic, topic_id, partition] = is_new
+        if self._call is None:
+            self._call = self._replicas.runtime.clock.callLater(_AGAIN_SECONDS, self._apply_again)
+
+    def _apply_again(self) -> None:
+        self._call = None
+        image = self._replicas.image_source.image
+        waiting, self._waiting = self._waiting, {}
+        self._redeliver(_delta_to_retry(image, waiting, self._replicas.node_id))
+
+    def stop(self) -> None:
+        if self._call is not None:
+            self._call.cancel()
+            self._call = None
+
+
+def _delta_to_retry(
     image: MetadataImage, waiting: Mapping[tuple[str, bytes, int], bool], node_id: int
 ) -> MetadataDelta:
     """What `image` says of partitions whose logs could not be opened before: topic, its id and
@@ -152,6 +194,39 @@ def delta_to_retry(
                 topic.name, topic.id, number, None if is_new else state, state
             )
     return MetadataDelta(image, image, partitions=changes)
+
+
+def _newest_metadata_reaches(
+    replicas: ReplicaManager, leader_epoch: int, change: PartitionDelta
+) -> bool:
+    """Whether the newest metadata, pieces of which may wait for their turns, has the partition
+    at this leader epoch or a newer one, or not at all any more.
+    """
+    topic = replicas.image_source.image.topics_by_name.get(change.topic)
+    state = None if topic is None else topic.partitions.get(change.partition)
+    return (
+        topic is None
+        or topic.id != change.topic_id
+        or state is None
+        or state.leader_epoch >= leader_epoch
+    )
+
+
+def _is_placed_again(replicas: ReplicaManager, change: PartitionDelta) -> bool:
+    """Whether the partition has a role that came after this removal of its replica: it was
+    tried again, under the newest metadata, which has the replica here. Its log may count in the
+    ISR by now.
+    """
+    partition = replicas.partitions.get(TopicPartition(change.topic, change.partition))
+    topic = replicas.image_source.image.topics_by_id.get(change.topic_id)
+    newest = None if topic is None else topic.partitions.get(change.partition)
+    return (
+        partition is not None
+        and newest is not None
+        and change.after is not None
+        and replicas.node_id in newest.replicas
+        and change.after.partition_epoch < partition.partition_epoch <= newest.partition_epoch
+    )
 
 
 class _TopicConfigs:
@@ -326,8 +401,8 @@ def _make_leader(
     if (
         newest > state.leader_epoch
     ):  # its next append would be truncated by the next recovery: epochs in a log only grow
-        if state.partition_epoch < partition.partition_epoch and replicas.newest_metadata_reaches(
-            newest, change
+        if state.partition_epoch < partition.partition_epoch and _newest_metadata_reaches(
+            replicas, newest, change
         ):
             # The retry of a role came from the newest metadata, before the pieces of a large delta
             # that still wait: an older epoch in this piece is no sign of an older controller.
@@ -350,7 +425,7 @@ def _make_leader(
             gained.append((partition.topic_partition, state.leader_epoch))
     except OutOfDescriptors:
         # Its previous role goes on until the retry.
-        replicas.apply_later(change, is_new=False)
+        replicas.role_retries.later(change, is_new=False)
     except LogDirFailure as failure:
         replicas.directory_failed(failure.directory, failure.cause)
         partition.fail(str(failure))
@@ -460,7 +535,7 @@ def _partition_and_log(
         return partition, log
     except OutOfDescriptors:
         # Not offline for that: the role is applied again when descriptors may be free.
-        replicas.apply_later(change, is_new)
+        replicas.role_retries.later(change, is_new=is_new)
     except LogDirFailure as failure:
         replicas.directory_failed(failure.directory, failure.cause)
         partition.fail(str(failure))
@@ -513,7 +588,7 @@ def _decide_about_gap(
         _resolve_gap(replicas, log, state)
         return True
     except OutOfDescriptors:
-        replicas.apply_later(change, False)
+        replicas.role_retries.later(change, is_new=False)
     except LogDirFailure as failure:
         replicas.directory_failed(failure.directory, failure.cause)
         partition.fail(str(failure))

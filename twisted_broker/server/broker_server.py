@@ -25,7 +25,7 @@ from twisted_broker.coordinator.transaction.transaction_publisher import (
     build_transaction_coordinator,
 )
 from twisted_broker.image.entries import LOST
-from twisted_broker.image.metadata_image import MetadataDelta, MetadataImage
+from twisted_broker.image.metadata_image import MetadataDelta
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.net.client import BrokerConnection
 from twisted_broker.replication.fetcher.fetcher_manager import ReplicaFetcherManager
@@ -69,7 +69,7 @@ class BrokerServer:
                 self._connect_to_leader,
                 links.endpoint_class,
             ),
-            self._take_over,
+            self._redeliver,
             links.assignments,
             links.is_metadata_kept,
             turns,
@@ -120,9 +120,9 @@ class BrokerServer:
         )
         self.role_requests = membership.role_requests(self.replica_manager)
 
-    def _take_over(self, delta: MetadataDelta, image: MetadataImage) -> None:
+    def _redeliver(self, delta: MetadataDelta) -> None:
         """Roles that are tried again go to all who apply deltas."""
-        self.publisher.take_over(delta, image)
+        self.publisher.take(delta)
 
     async def start(self, controlled_shutdown: Callable[[], Awaitable[None]]) -> None:
         """Ends when clients are served. `controlled_shutdown()`: what a stop begins with."""

@@ -104,10 +104,6 @@ class BrokerMetadataPublisher:
             for line in refused:
                 _logger.warn("a stored setting is refused: {reason}", reason=line)
             self._config.replace(config)
-        self.take_over(delta, image)
-
-    def take_over(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """The roles of a delta; those that must be tried again, too."""
         self._replica_manager.apply_delta(delta, image)
         if self._assignments is not None:
             self._assignments.apply_delta(delta)

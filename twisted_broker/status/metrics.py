@@ -181,9 +181,16 @@ def _topics(out: Exposition, stats: Any) -> Iterator[None]:
 
 def _replica_manager(out: Exposition, replicas: Any) -> None:
     kind = "ReplicaManager"
-    _meter(out, kind, "IsrShrinksPerSec", "ISRs that shrank.", replicas.isr_shrinks)
-    _meter(out, kind, "IsrExpandsPerSec", "ISRs that grew.", replicas.isr_expands)
-    _meter(out, kind, "FailedIsrUpdatesPerSec", "ISR changes refused.", replicas.failed_isr_updates)
+    effects = replicas.effects
+    _meter(out, kind, "IsrShrinksPerSec", "ISRs that shrank.", effects.isr_shrinks)
+    _meter(out, kind, "IsrExpandsPerSec", "ISRs that grew.", effects.isr_expands)
+    _meter(
+        out,
+        kind,
+        "FailedIsrUpdatesPerSec",
+        "ISR changes refused.",
+        effects.failed_isr_updates,
+    )
     found = (
         replicas.produce_purgatory,
         replicas.fetch_purgatory,

@@ -10,7 +10,7 @@ outcomes they complete.
 3. Time-out is an answer too: what is not satisfied gets REQUEST_TIMED_OUT; a fetch is simply read
    again.
 
-What wakes them: an event of a partition -> an effect in `ReplicaManager._event_table` ->
+What wakes them: an event of a partition -> an effect in `Effects.event_table` ->
 `Purgatory.check_and_complete(partition)` -> `is_complete` here. A metadata delta wakes
 DeleteRecords, too (`check_all`). A fetch is also woken through its session, by the first
 event of an idle partition (`idle_partitions`).

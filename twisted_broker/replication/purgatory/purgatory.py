@@ -13,7 +13,7 @@ Owns the lists of what waits, by key, and the Deferreds that are fired when it w
 5. An operation that raises when it is tried after it was watched is logged and completed; the
    others go on. At the first try, before it is watched, the error goes to the caller.
 
-Woken by the effects in `ReplicaManager._event_table` (`check_and_complete`), after a metadata delta
+Woken by the effects in `Effects.event_table` (`check_and_complete`), after a metadata delta
 (`check_all`, DeleteRecords only), by the timing wheel, and at shutdown (`complete_all`).
 
 Source: RL 4.1, 4.3; Kafka's `DelayedOperationPurgatory`. Not here: the conditions

@@ -26,11 +26,11 @@ from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.memory import InlineWorker
 from twisted_broker.replication.fetcher.fetcher import Fetcher
 from twisted_broker.replication.fetcher.fetcher_state import InitialFetchState
-from twisted_broker.replication.fetcher.followed_replicas import (
+from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
+from twisted_broker.replication.fetcher.replica_fetcher import (
     FollowedReplicas,
     initial_fetch_offset,
 )
-from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.simulation.memory_leader import MemoryLeaderEndPoint
 from twisted_broker.wire.errors import BrokerError, ErrorCode

@@ -16,8 +16,8 @@ from twisted_broker.log.segment import LogSegment
 from twisted_broker.replication.explain.explanation import fetching_now
 from twisted_broker.replication.explain.reasons import Moment
 from twisted_broker.replication.fetcher.fetcher_state import FetchedPartition, InitialFetchState
-from twisted_broker.replication.fetcher.followed_replicas import FollowedReplicas
 from twisted_broker.replication.fetcher.leader_endpoint import EARLIEST, LATEST
+from twisted_broker.replication.fetcher.replica_fetcher import FollowedReplicas
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import set_offsets_and_epoch
 

@@ -18,8 +18,8 @@ from twisted_broker.replication.explain.explanation import _truncation_info
 from twisted_broker.replication.fetcher.fetch_session_handler import RequestedPartitions
 from twisted_broker.replication.fetcher.fetcher import ANSWERS_PER_TURN, Fetcher
 from twisted_broker.replication.fetcher.fetcher_state import FetchedPartition, InitialFetchState
-from twisted_broker.replication.fetcher.followed_replicas import FollowedReplicas
 from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
+from twisted_broker.replication.fetcher.replica_fetcher import FollowedReplicas
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.records import set_offsets_and_epoch
 

@@ -29,8 +29,7 @@ from twisted_broker.replication.explain.explanation import fetching_now
 from twisted_broker.replication.explain.reasons import Moment
 from twisted_broker.replication.fetcher.fetch_session_handler import FetchSessionHandler
 from twisted_broker.replication.fetcher.fetcher_state import InitialFetchState
-from twisted_broker.replication.fetcher.followed_replicas import FollowedReplicas
-from twisted_broker.replication.fetcher.replica_fetcher import ReplicaFetcher
+from twisted_broker.replication.fetcher.replica_fetcher import FollowedReplicas, ReplicaFetcher
 from twisted_broker.replication.idle_partitions import idle_reads
 from twisted_broker.replication.purgatory.delayed_operations import DelayedFetch
 from twisted_broker.replication.replication_quota import (

@@ -68,7 +68,7 @@ from twisted_broker.log.leader_epochs import LeaderEpochFileCache
 from twisted_broker.log.log import Log
 from twisted_broker.log.producer_state import ProducerStateManager
 from twisted_broker.log.verification import NOT_REQUIRED, VerificationStateEntry
-from twisted_broker.replication.fetcher import fetcher_manager, followed_replicas
+from twisted_broker.replication.fetcher import fetched_logs, fetcher_manager
 from twisted_broker.replication.fetcher.fetcher_state import PartitionFetchState
 from twisted_broker.replication.partition.isr_state import CommittedIsr, IsrProposal, PendingShrink
 from twisted_broker.replication.partition.partition import Partition
@@ -386,13 +386,13 @@ def followers_mark_beyond_its_end(plant: Planting) -> None:
 
 def truncation_below_the_high_watermark(plant: Planting) -> None:
     """A follower truncates one record more than it must."""
-    real = vars(followed_replicas)["truncation_for"]
+    real = vars(fetched_logs)["truncation_for"]
 
     def truncation_for(leader: Any, fetch_offset: int, own: Any) -> Any:
         found = real(leader, fetch_offset, own)
         return found._replace(offset=max(0, found.offset - 1))
 
-    plant(followed_replicas, "truncation_for", truncation_for)
+    plant(fetched_logs, "truncation_for", truncation_for)
 
 
 def snapshot_without_a_record(plant: Planting) -> None:

@@ -45,8 +45,7 @@ from twisted_broker.log.segments import LogSegments
 from twisted_broker.log.verification import VerificationStateEntry
 from twisted_broker.replication.fetcher.alter_log_dirs_manager import ReplicaAlterLogDirsManager
 from twisted_broker.replication.fetcher.fetcher_state import FetcherState, FetchOutcome
-from twisted_broker.replication.fetcher.followed_replicas import FollowedReplicas
-from twisted_broker.replication.fetcher.replica_fetcher import ReplicaFetcher
+from twisted_broker.replication.fetcher.replica_fetcher import FollowedReplicas, ReplicaFetcher
 from twisted_broker.replication.fetcher.truncation_decision import OUT_OF_RANGE, OffsetReset
 from twisted_broker.replication.high_watermark_checkpoint import HighWatermarkCheckpoint
 from twisted_broker.replication.partition.partition import Partition

@@ -21,7 +21,7 @@ records go to.
    to: the metadata is older than the log.
 
 Source: RL 6.2-6.5, 7.1; Kafka's `AbstractFetcherThread`. Not here: what an answer means
-(`fetcher_state`), what is done with it (`followed_replicas`), which fetcher a partition belongs to
+(`fetcher_state`), what is done with it (`replica_fetcher`), which fetcher a partition belongs to
 (`fetcher_manager`).
 """
 
@@ -84,7 +84,7 @@ FENCED = "the leader has a newer leader epoch; fetching starts again with the ne
 
 
 class FetchTarget(Protocol):
-    """Where fetched records go: the logs of followed replicas (`followed_replicas`); a move to
+    """Where fetched records go: the logs of followed replicas (`replica_fetcher`); a move to
     another directory and a consumer's queues are others (RL 7.1).
 
     What a method raises concerns its partition only: `BrokerError` where it says so is tried again

@@ -30,17 +30,17 @@ from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.collaborators import IReplicas
 from twisted_broker.replication.fetcher.fetcher import Fetcher
 from twisted_broker.replication.fetcher.fetcher_state import InitialFetchState
-from twisted_broker.replication.fetcher.followed_replicas import (
-    FollowedReplicas,
-    initial_fetch_offset,
-)
 from twisted_broker.replication.fetcher.leader_endpoint import (
     BrokerEndPoint,
     Connection,
     FetchLimits,
     RemoteLeaderEndPoint,
 )
-from twisted_broker.replication.fetcher.replica_fetcher import ReplicaFetcher
+from twisted_broker.replication.fetcher.replica_fetcher import (
+    FollowedReplicas,
+    ReplicaFetcher,
+    initial_fetch_offset,
+)
 from twisted_broker.replication.live_brokers import ImageSource
 from twisted_broker.replication.partition.partition import Partition
 

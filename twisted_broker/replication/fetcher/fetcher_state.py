@@ -23,7 +23,7 @@ for them, and the decisions: who may be fetched, whether an answer still counts,
 
 Source: RL 6.2-6.5; Kafka's `AbstractFetcherThread`; KIP-320, KIP-595. Pure: times are monotonic
 milliseconds. Not here: rounds (`fetcher`), where to truncate and where to go on
-(`truncation_decision`), doing so (`followed_replicas`), throttling (`replica_fetcher`).
+(`truncation_decision`), doing so, and throttling (`replica_fetcher`).
 """
 
 from __future__ import annotations

@@ -27,28 +27,25 @@ from twisted_broker.log.append_info import LogAppendInfo
 from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors
 from twisted_broker.replication.collaborators import IReplicas
 from twisted_broker.replication.fetcher.fetch_session_handler import RequestedPartition
+from twisted_broker.replication.fetcher.fetched_logs import FetchedLogs, FetchOffsetMismatch
 from twisted_broker.replication.fetcher.fetcher_state import FetchedPartition
-from twisted_broker.replication.fetcher.followed_replicas import FetchOffsetMismatch
 from twisted_broker.replication.fetcher.truncation_decision import (
     EpochEnd,
     OffsetReset,
     OffsetTruncationState,
-    offset_reset_for,
-    truncation_for,
 )
 from twisted_broker.replication.long_appends import fire
-from twisted_broker.wire.errors import BrokerError
 
 if TYPE_CHECKING:
     from twisted_broker.log.log import Log
 
 
-class FutureReplicas:
+class FutureReplicas(FetchedLogs):
     """`appended(name, bytes)` is called after each answer, `failed(name, reason)` when a copy
     cannot be filled.
     """
 
-    __slots__ = ("_appended", "_failed", "_replicas", "_truncated")
+    __slots__ = ("_appended", "_failed", "_truncated")
 
     def __init__(
         self,
@@ -56,30 +53,17 @@ class FutureReplicas:
         appended: Callable[[TopicPartition, int], None],
         failed: Callable[[TopicPartition, str], None],
     ) -> None:
-        self._replicas = replicas
+        super().__init__(replicas)
         self._appended = appended
         self._failed = failed
         self._truncated: list[Log] = []
 
-    def _copy(self, topic_partition: TopicPartition) -> Log:
+    def _log(self, topic_partition: TopicPartition) -> Log:
         return self._replicas.partition(topic_partition).copy()
-
-    def latest_epoch(self, topic_partition: TopicPartition) -> int:
-        return self._copy(topic_partition).leader_epochs.latest_epoch
-
-    def log_start_offset(self, topic_partition: TopicPartition) -> int:
-        return self._copy(topic_partition).log_start_offset
 
     def added(self, topic_partition: TopicPartition) -> None:
         """A move may begin again with a copy that was truncated: its checkpoint is waited for."""
-        self._was_truncated(self._copy(topic_partition))
-
-    def log_at(self, topic_partition: TopicPartition, offset: int) -> Log | None:
-        try:
-            copy = self._copy(topic_partition)
-        except BrokerError:
-            return None  # whoever appends says so
-        return copy if copy.log_end_offset == offset else None
+        self._was_truncated(self._log(topic_partition))
 
     def process_partition_data(
         self,
@@ -127,28 +111,14 @@ class FutureReplicas:
     def truncate(
         self, topic_partition: TopicPartition, fetch_offset: int, leader_end: EpochEnd | None
     ) -> OffsetTruncationState:
-        copy = self._copy(topic_partition)
-        truncation = (
-            OffsetTruncationState(fetch_offset, True)
-            if leader_end is None
-            else truncation_for(leader_end, fetch_offset, copy)
-        )
-        end = copy.end_below(truncation.offset)
-        if copy.truncate_to(end, self._replicas.runtime.wall_ms()):
+        copy = self._log(topic_partition)
+        truncation = self._truncation(copy, fetch_offset, leader_end)
+        if copy.truncate_to(truncation.offset, self._replicas.runtime.wall_ms()):
             self._was_truncated(copy)
-        return truncation._replace(offset=end)
-
-    def offset_reset_for(
-        self, topic_partition: TopicPartition, leader_end: int, leader_start: int | None
-    ) -> OffsetReset | None:
-        copy = self._copy(topic_partition)
-        if leader_start is None and leader_end >= copy.log_end_offset:
-            return None
-        reset = offset_reset_for(copy.log_end_offset, leader_end, leader_start)
-        return reset._replace(offset=copy.end_below(reset.offset)) if reset.truncate else reset
+        return truncation
 
     def reset_offset(self, topic_partition: TopicPartition, reset: OffsetReset) -> None:
-        copy, wall_ms = self._copy(topic_partition), self._replicas.runtime.wall_ms()
+        copy, wall_ms = self._log(topic_partition), self._replicas.runtime.wall_ms()
         if reset.truncate:
             copy.truncate_to(reset.offset, wall_ms)
         elif reset.truncate_fully:
@@ -161,6 +131,3 @@ class FutureReplicas:
         self._failed(topic_partition, str(reason))
         if isinstance(reason, LogDirFailure):
             self._replicas.directory_failed(reason.directory, reason.cause)
-
-    def answers_processed(self) -> None:
-        self._replicas.drain()

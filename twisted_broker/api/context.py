@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Generator, Iterable, Mapping, Sequenc
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from twisted_broker.api.audit import audit_lines
+from twisted_broker.api.topic_answers import TopicAnswers
 from twisted_broker.event_lines import NAMED
 from twisted_broker.net.listeners import ListenerName
 from twisted_broker.security.acl import (
@@ -106,6 +107,7 @@ class BrokerParts:
         "replica_manager",
         "roles",
         "runtime",
+        "topic_answers",
         "transactions",
         "turns",
     )
@@ -158,6 +160,7 @@ class BrokerParts:
         self.quotas = quotas or Quotas()
         self.controller_quotas = controller_quotas or Quotas()
         self.dynamic_listeners = dynamic_listeners
+        self.topic_answers = TopicAnswers()
         self._tokens: TokenSettings | None = None
 
     @property

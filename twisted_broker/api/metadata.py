@@ -8,6 +8,7 @@
 3. Addresses are those of the listener on which the client came; a leader that is not reachable
    there is LEADER_NOT_AVAILABLE (LISTENER_NOT_FOUND from version 6 on when the broker lives).
 4. Version 0 has no "all": an empty list is all topics; later versions say all with null.
+5. Partitions of a topic are encoded once for all clients of a listener (`topic_answers.py`).
 
 Source: Kafka's `KafkaApis.handleTopicMetadataRequest`, `KRaftMetadataCache`,
 `DescribeTopicPartitionsRequestHandler`; KIP-4, KIP-516, KIP-966.
@@ -16,9 +17,12 @@ Source: Kafka's `KafkaApis.handleTopicMetadataRequest`, `KRaftMetadataCache`,
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from functools import cache
+from typing import Any
 
 from twisted_broker.api.cluster import any_live_broker
-from twisted_broker.api.context import RequestContext
+from twisted_broker.api.context import Encoded, RequestContext
+from twisted_broker.api.topic_answers import Form, Kept
 from twisted_broker.config import BrokerConfig
 from twisted_broker.image.entries import (
     BrokerRegistration,
@@ -33,10 +37,29 @@ from twisted_broker.wire.messages import cluster as described
 from twisted_broker.wire.messages import metadata as metadata_messages
 from twisted_broker.wire.messages.topics import CreatableTopic
 from twisted_broker.wire.primitives import NULL_UUID
+from twisted_broker.wire.schema import encode, join_bytes
 
 # Partitions between two looks at the turn; topics that one Metadata request may create; most
 # replicas that a request can carry.
 _AT_A_TIME, _MOST_CREATED, _MOST_REPLICAS = 200, 1000, 2**15 - 1
+_NO_OPERATIONS = -0x80000000
+Answered = metadata_messages.MetadataResponseTopic | bytes
+"""A topic of an answer; one without an error encoded, its operations included."""
+
+
+@cache
+def _form(version: int) -> Form:
+    empty = metadata_messages.MetadataResponse()
+    is_flexible = empty.flexible.holds(version)
+    after = 4 * (8 <= version <= 10) + 2 * (version >= 13) + is_flexible
+    return Form(encode(empty, version), after, is_flexible, has_operations=version >= 8)
+
+
+@cache
+def _described_form() -> Form:
+    # Behind the topics: no cursor, no tagged fields.
+    empty = described.DescribeTopicPartitionsResponse(next_cursor=None)
+    return Form(encode(empty, 0), 2, is_flexible=True, has_operations=True)
 
 
 class _Reach:
@@ -46,10 +69,15 @@ class _Reach:
     partitions of a topic have few of them. The lists are shared between answers.
     """
 
-    __slots__ = ("_leaders", "_lists", "_offline", "brokers", "image", "leader_error", "listener")
+    __slots__ = ("_leaders", "_lists", "_offline", "brokers", "image", "kept", "leader_error")
 
-    def __init__(self, image: MetadataImage, listener: str, version: int) -> None:
-        self.image, self.listener = image, listener
+    def __init__(self, context: RequestContext, version: int) -> None:
+        image: MetadataImage = context.metadata.image
+        listener = context.listener.name
+        self.image = image
+        self.kept: Kept = context.broker.topic_answers.of(
+            image.brokers, listener, context.api_key, context.version
+        )
         self.brokers = {
             broker.id: broker for broker in image.live_brokers() if listener in broker.listeners
         }
@@ -93,12 +121,10 @@ class _Reach:
         return found
 
 
-async def metadata(
-    context: RequestContext, request: metadata_messages.MetadataRequest
-) -> metadata_messages.MetadataResponse:
+async def metadata(context: RequestContext, request: metadata_messages.MetadataRequest) -> Encoded:
     """Waits for nothing but its turns; the answer is from one image."""
-    image: MetadataImage = context.metadata.image
-    reach = _Reach(image, context.listener.name, context.version)
+    reach = _Reach(context, context.version)
+    image = reach.image
     response = metadata_messages.MetadataResponse(
         brokers=[_broker(broker, context.listener.name) for broker in reach.brokers.values()],
         cluster_id=context.cluster_id,
@@ -106,16 +132,37 @@ async def metadata(
     )
     if request.topics is None or (context.version == 0 and not request.topics):
         topics = [image.topics_by_name[name] for name in sorted(image.topics_by_name)]
-        response.topics = [
+        answers: list[Answered] = [
             await _topic(context, request, reach, topic)
             for topic in topics
             if _may_describe(context, topic.name, noted=False)
         ]
     else:
-        response.topics = await _requested_topics(context, request, reach, request.topics)
+        answers = await _requested_topics(context, request, reach, request.topics)
     if 8 <= context.version <= 10 and request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = context.cluster_operations()
-    return response
+    form = _form(context.version)
+    rows = await _rows(context, form, metadata_messages.MetadataResponse, answers)
+    without = encode(response, context.version)
+    return Encoded(form.joined(without, form.after, len(answers), rows))
+
+
+async def _rows(
+    context: RequestContext, form: Form, response: type[Any], answers: Sequence[Any]
+) -> list[bytes]:
+    """The topics encoded; long ones and many short ones are pieces of their own."""
+    rows: list[bytes] = []
+    for start in range(0, len(answers), _AT_A_TIME):
+        some = []
+        for each in answers[start : start + _AT_A_TIME]:
+            if not isinstance(each, bytes):
+                context.elements_left -= 1
+                if context.elements_left < 0:
+                    await context.next_turn()
+                each = form.row(encode(response(topics=[each]), context.version))
+            some.append(each)
+        rows += join_bytes(some)
+    return rows
 
 
 def _broker(broker: BrokerRegistration, listener: str) -> metadata_messages.MetadataResponseBroker:
@@ -134,8 +181,8 @@ async def _requested_topics(
     request: metadata_messages.MetadataRequest,
     reach: _Reach,
     requested: Sequence[metadata_messages.MetadataRequestTopic],
-) -> list[metadata_messages.MetadataResponseTopic]:
-    answers: list[metadata_messages.MetadataResponseTopic] = []
+) -> list[Answered]:
+    answers: list[Answered] = []
     missing: dict[str, metadata_messages.MetadataResponseTopic] = {}
     seen: set[str | bytes] = set()
     by_id = any(each.topic_id != NULL_UUID for each in requested)
@@ -157,7 +204,11 @@ async def _requested_topics(
             else await _by_name(context, request, reach, key)
         )
         answers.append(answer)
-        if isinstance(key, str) and answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        if (
+            isinstance(key, str)
+            and not isinstance(answer, bytes)
+            and answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        ):
             missing[key] = answer
     if (
         missing
@@ -173,7 +224,7 @@ async def _by_id(
     request: metadata_messages.MetadataRequest,
     reach: _Reach,
     topic_id: bytes,
-) -> metadata_messages.MetadataResponseTopic:
+) -> Answered:
     if topic_id == NULL_UUID:
         raise BrokerError(ErrorCode.INVALID_REQUEST, "a topic needs a name or an id")
     topic = reach.image.topics_by_id.get(topic_id)
@@ -190,7 +241,7 @@ async def _by_id(
 
 async def _by_name(
     context: RequestContext, request: metadata_messages.MetadataRequest, reach: _Reach, name: str
-) -> metadata_messages.MetadataResponseTopic:
+) -> Answered:
     answer = metadata_messages.MetadataResponseTopic(name=name, is_internal=name in INTERNAL_TOPICS)
     if not _may_describe(context, name):
         answer.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -211,10 +262,27 @@ async def _topic(
     request: metadata_messages.MetadataRequest,
     reach: _Reach,
     topic: TopicImage,
-) -> metadata_messages.MetadataResponseTopic:
+) -> bytes:
+    key = topic.id, 0, len(topic.partitions)
+    found = reach.kept.get(key)
+    context.elements_left -= 1
+    if found is not None and found[0] is topic:
+        partitions = found[1]
+    else:
+        partitions = await _encoded(context, reach, topic)
+        context.broker.topic_answers.keep(reach.kept, key, topic, partitions)
+    if context.elements_left < 0:
+        await context.next_turn()
+    operations = _NO_OPERATIONS
+    if request.include_topic_authorized_operations:
+        operations = context.authorized_operations(ResourceType.TOPIC, topic.name)
+    return partitions + _form(context.version).behind(operations)
+
+
+async def _encoded(context: RequestContext, reach: _Reach, topic: TopicImage) -> bytes:
+    """All of a topic but its operations."""
     numbers = sorted(topic.partitions)
     partitions: list[metadata_messages.MetadataResponsePartition] = []
-    context.elements_left -= 1
     for start in range(0, len(numbers), _AT_A_TIME):
         some = numbers[start : start + _AT_A_TIME]
         context.elements_left -= len(some)
@@ -229,11 +297,9 @@ async def _topic(
         is_internal=topic.name in INTERNAL_TOPICS,
         partitions=partitions,
     )
-    if request.include_topic_authorized_operations:
-        answer.topic_authorized_operations = context.authorized_operations(
-            ResourceType.TOPIC, topic.name
-        )
-    return answer
+    parts: list[bytes] = []
+    await context.encode(metadata_messages.MetadataResponse(topics=[answer]), parts)
+    return _form(context.version).partitions(b"".join(parts))
 
 
 def _partition(
@@ -299,7 +365,7 @@ def _new_topic(config: BrokerConfig, name: str) -> CreatableTopic:
 
 async def describe_topic_partitions(
     context: RequestContext, request: described.DescribeTopicPartitionsRequest
-) -> described.DescribeTopicPartitionsResponse:
+) -> Encoded:
     """Topics in the order of names, up to the limit of partitions (at least one); the cursor says
     where the next request begins.
     """
@@ -313,8 +379,9 @@ async def describe_topic_partitions(
     cursor = request.cursor
     if cursor is not None:
         _check_cursor(request, cursor)
-    reach = _Reach(context.metadata.image, context.listener.name, 6)
+    reach = _Reach(context, 6)
     response = described.DescribeTopicPartitionsResponse(next_cursor=None)
+    answers: list[described.DescribeTopicPartitionsResponseTopic | bytes] = []
     first = cursor.topic_name if cursor is not None else ""
     async for name in _names_from(context, request, first):
         if limit == 0:
@@ -323,20 +390,26 @@ async def describe_topic_partitions(
             )
             break
         start = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
-        answer = _described(context, reach, name, start, limit)
-        context.elements_left -= 1 + len(answer.partitions)
+        context.elements_left -= 1
+        topic = reach.image.topics_by_name.get(name)
+        if topic is None or not _may_describe(context, name):
+            answers.append(_not_described(context, name, topic))
+        else:
+            stop = max(start, min(start + limit, len(topic.partitions)))
+            answers.append(_described(context, reach, topic, start, stop))
+            limit -= stop - start
+            if start < stop < len(topic.partitions):
+                response.next_cursor = described.DescribeTopicPartitionsResponseCursor(
+                    topic_name=name, partition_index=stop
+                )
+                break
         if context.elements_left < 0:
             await context.next_turn()
-        response.topics.append(answer)
-        limit -= len(answer.partitions)
-        topic = reach.image.topics_by_name.get(name)
-        reached = start + len(answer.partitions)
-        if topic is not None and answer.partitions and reached < len(topic.partitions):
-            response.next_cursor = described.DescribeTopicPartitionsResponseCursor(
-                topic_name=name, partition_index=reached
-            )
-            break
-    return response
+    form = _described_form()
+    rows = await _rows(context, form, described.DescribeTopicPartitionsResponse, answers)
+    without = encode(response, context.version)
+    # Before the topics: the wait, and their number.
+    return Encoded(form.joined(without, len(without) - 5, len(answers), rows))
 
 
 def _check_cursor(
@@ -366,40 +439,61 @@ async def _names_from(
             yield name
 
 
-def _described(
-    context: RequestContext, reach: _Reach, name: str, start: int, limit: int
+def _not_described(
+    context: RequestContext, name: str, topic: TopicImage | None
 ) -> described.DescribeTopicPartitionsResponseTopic:
+    """Permission before existence."""
     answer = described.DescribeTopicPartitionsResponseTopic(
         name=name, is_internal=name in INTERNAL_TOPICS
     )
-    if not _may_describe(context, name):
+    if topic is not None or not _may_describe(context, name):
         answer.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         return answer
-    topic = reach.image.topics_by_name.get(name)
-    if topic is None:
-        answer.error_code = (
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            if name_problem(name) is None
-            else ErrorCode.INVALID_TOPIC_EXCEPTION
-        )
-        answer.topic_authorized_operations = context.authorized_operations(ResourceType.TOPIC, name)
-        return answer
-    answer.topic_id = topic.id
+    answer.error_code = (
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if name_problem(name) is None
+        else ErrorCode.INVALID_TOPIC_EXCEPTION
+    )
     answer.topic_authorized_operations = context.authorized_operations(ResourceType.TOPIC, name)
-    for number in sorted(topic.partitions)[start : start + limit]:
-        partition = topic.partitions[number]
-        error, leader = reach.leader(partition)
-        answer.partitions.append(
-            described.DescribeTopicPartitionsResponsePartition(
-                error_code=error,
-                partition_index=number,
-                leader_id=leader,
-                leader_epoch=partition.leader_epoch,
-                replica_nodes=list(partition.replicas),
-                isr_nodes=list(partition.isr),
-                eligible_leader_replicas=list(partition.elr),
-                last_known_elr=list(partition.last_known_elr),
-                offline_replicas=reach.offline(partition),
-            )
-        )
     return answer
+
+
+def _described(
+    context: RequestContext, reach: _Reach, topic: TopicImage, start: int, stop: int
+) -> bytes:
+    """At most as many partitions as `max.request.partition.size.limit`."""
+    key = topic.id, start, stop
+    found = reach.kept.get(key)
+    if found is not None and found[0] is topic:
+        partitions = found[1]
+    else:
+        context.elements_left -= stop - start
+        answer = described.DescribeTopicPartitionsResponseTopic(
+            name=topic.name, topic_id=topic.id, is_internal=topic.name in INTERNAL_TOPICS
+        )
+        answer.partitions = [
+            _described_partition(reach, number, topic.partitions[number])
+            for number in sorted(topic.partitions)[start:stop]
+        ]
+        whole = described.DescribeTopicPartitionsResponse(topics=[answer], next_cursor=None)
+        partitions = _described_form().partitions(encode(whole, context.version))
+        context.broker.topic_answers.keep(reach.kept, key, topic, partitions)
+    operations = context.authorized_operations(ResourceType.TOPIC, topic.name)
+    return partitions + _described_form().behind(operations)
+
+
+def _described_partition(
+    reach: _Reach, number: int, partition: PartitionRegistration
+) -> described.DescribeTopicPartitionsResponsePartition:
+    error, leader = reach.leader(partition)
+    return described.DescribeTopicPartitionsResponsePartition(
+        error_code=error,
+        partition_index=number,
+        leader_id=leader,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=reach.listed(partition.replicas),
+        isr_nodes=reach.listed(partition.isr),
+        eligible_leader_replicas=list(partition.elr),
+        last_known_elr=list(partition.last_known_elr),
+        offline_replicas=reach.offline(partition),
+    )

@@ -27,6 +27,7 @@ from twisted_broker.replication.partition.offset_lookup import (
     EARLIEST_PENDING_UPLOAD,
     LATEST_TIERED,
     MAX_TIMESTAMP,
+    known_offset,
     list_offset,
     segment_offsets_before,
 )
@@ -38,12 +39,12 @@ from twisted_broker.wire.messages.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
-    ListOffsetsTopic,
     ListOffsetsTopicResponse,
 )
 
 if TYPE_CHECKING:
     from twisted_broker.api.context import RequestContext
+    from twisted_broker.replication.partition.partition import Partition
 
 _KNOWN_FROM = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 _LOWEST = min(_KNOWN_FROM)
@@ -54,17 +55,53 @@ _LEADER_EPOCH_FROM = 4
 
 
 async def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
-    """One answer per partition; waits for nothing but its turns."""
+    """One answer per partition; waits for nothing but its turns, and searches."""
     if request.replica_id < DEBUGGING_CONSUMER:
         raise BrokerError(ErrorCode.INVALID_REQUEST, f"invalid replica id {request.replica_id}")
-    repeated = await _repeated(context, request)
-    return ListOffsetsResponse(
-        topics=[
-            await _topic(context, request, topic, repeated)
-            for topic in request.topics
-            if topic.partitions
-        ]
-    )
+    topics = [topic for topic in request.topics if topic.partitions]
+    # Most requests are of one partition.
+    is_one = len(topics) == 1 and len(topics[0].partitions) == 1
+    repeated = set() if is_one else await _repeated(context, request)
+    answers = []
+    for topic in topics:
+        context.elements_left -= 1
+        allowed = context.may(Operation.DESCRIBE, ResourceType.TOPIC, topic.name)
+        partitions = []
+        for requested in topic.partitions:
+            timestamp = requested.timestamp
+            is_known = timestamp < 0 and timestamp != MAX_TIMESTAMP
+            context.elements_left -= 1 if is_known else _OF_A_SEARCH
+            if context.elements_left < 0:
+                await context.next_turn()
+            answer = ListOffsetsPartitionResponse(partition_index=requested.partition_index)
+            try:
+                if not allowed:
+                    raise BrokerError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+                partition = _partition(context, topic.name, requested, repeated)
+                if context.version == 0:
+                    answer.old_style_offsets = segment_offsets_before(
+                        partition,
+                        timestamp,
+                        requested.max_num_offsets,
+                        request.replica_id < 0,
+                        context.runtime.wall_ms(),
+                    )
+                else:
+                    isolation, epoch = _isolation(request), requested.current_leader_epoch
+                    found = known_offset(partition, timestamp, isolation, epoch, True)
+                    if found is None:
+                        found = await context.in_slices(
+                            list_offset(partition, timestamp, isolation, epoch, True),
+                            LOOK_ELEMENTS,
+                        )
+                    answer.timestamp, answer.offset = found.timestamp, found.offset
+                    if context.version >= _LEADER_EPOCH_FROM:
+                        answer.leader_epoch = found.leader_epoch
+            except BrokerError as refusal:
+                answer.error_code = _code_for(context.version, refusal.code)
+            partitions.append(answer)
+        answers.append(ListOffsetsTopicResponse(name=topic.name, partitions=partitions))
+    return ListOffsetsResponse(topics=answers)
 
 
 async def _repeated(context: RequestContext, request: ListOffsetsRequest) -> set[TopicPartition]:
@@ -80,79 +117,29 @@ async def _repeated(context: RequestContext, request: ListOffsetsRequest) -> set
     return repeated
 
 
-async def _topic(
+def _partition(
     context: RequestContext,
-    request: ListOffsetsRequest,
-    topic: ListOffsetsTopic,
-    repeated: set[TopicPartition],
-) -> ListOffsetsTopicResponse:
-    context.elements_left -= 1
-    allowed = context.may(Operation.DESCRIBE, ResourceType.TOPIC, topic.name)
-    answers = []
-    for requested in topic.partitions:
-        context.elements_left -= (
-            1 if requested.timestamp < 0 and requested.timestamp != MAX_TIMESTAMP else _OF_A_SEARCH
-        )
-        if context.elements_left < 0:
-            await context.next_turn()
-        answer = ListOffsetsPartitionResponse(partition_index=requested.partition_index)
-        try:
-            if not allowed:
-                raise BrokerError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-            await _look_up(
-                context,
-                request,
-                TopicPartition(topic.name, requested.partition_index),
-                requested,
-                repeated,
-                answer,
-            )
-        except BrokerError as refusal:
-            answer.error_code = _code_for(context.version, refusal.code)
-        answers.append(answer)
-    return ListOffsetsTopicResponse(name=topic.name, partitions=answers)
-
-
-async def _look_up(
-    context: RequestContext,
-    request: ListOffsetsRequest,
-    topic_partition: TopicPartition,
+    topic: str,
     requested: ListOffsetsPartition,
     repeated: set[TopicPartition],
-    answer: ListOffsetsPartitionResponse,
-) -> None:
-    """Fills `answer`. Raises `BrokerError`."""
-    if context.version > 0 and topic_partition in repeated:
+) -> Partition:
+    """Raises `BrokerError`."""
+    topic_partition = TopicPartition(topic, requested.partition_index)
+    version, timestamp = context.version, requested.timestamp
+    if version > 0 and topic_partition in repeated:
         raise BrokerError(ErrorCode.INVALID_REQUEST, f"{topic_partition} is named more than once")
-    if (requested.timestamp < _LOWEST and context.version > 0) or context.version < _KNOWN_FROM.get(
-        requested.timestamp, 0
-    ):
+    if (timestamp < _LOWEST and version > 0) or version < _KNOWN_FROM.get(timestamp, 0):
         raise BrokerError(
             ErrorCode.UNSUPPORTED_VERSION,
-            f"timestamp {requested.timestamp} is not known to version {context.version}",
+            f"timestamp {timestamp} is not known to version {version}",
         )
-    partition = context.replica_manager.partition(topic_partition)
-    is_client = request.replica_id < 0
-    if context.version == 0:
-        wall_ms = context.runtime.wall_ms()
-        answer.old_style_offsets = segment_offsets_before(
-            partition, requested.timestamp, requested.max_num_offsets, is_client, wall_ms
-        )
-        return
-    isolation = (
-        (TXN_COMMITTED if request.isolation_level == 1 else HIGH_WATERMARK)
-        if is_client
-        else LOG_END
-    )
-    found = await context.in_slices(
-        list_offset(
-            partition, requested.timestamp, isolation, requested.current_leader_epoch, True
-        ),
-        LOOK_ELEMENTS,
-    )
-    answer.timestamp, answer.offset = found.timestamp, found.offset
-    if context.version >= _LEADER_EPOCH_FROM:
-        answer.leader_epoch = found.leader_epoch
+    return context.replica_manager.partition(topic_partition)
+
+
+def _isolation(request: ListOffsetsRequest) -> int:
+    if request.replica_id >= 0:
+        return LOG_END
+    return TXN_COMMITTED if request.isolation_level == 1 else HIGH_WATERMARK
 
 
 def _code_for(version: int, code: ErrorCode) -> ErrorCode:

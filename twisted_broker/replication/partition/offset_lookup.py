@@ -35,6 +35,27 @@ LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING
 NOT_FOUND = TimestampAndOffset(-1, -1, -1)
 
 
+def known_offset(
+    partition: Partition,
+    timestamp: int,
+    isolation: int,
+    current_leader_epoch: int,
+    only_leader: bool,
+) -> TimestampAndOffset | None:
+    """As `list_offset`, at once; None for a timestamp that files are searched for."""
+    log = _log(partition, current_leader_epoch, only_leader)
+    if timestamp == LATEST:
+        if _end_is_unsure(partition, log, isolation):
+            raise _unsure(partition)
+        return TimestampAndOffset(-1, partition.end_for(isolation).offset, partition.leader_epoch)
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        start = log.log_start_offset
+        return TimestampAndOffset(-1, start, log.leader_epochs.epoch_for_offset(start))
+    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return NOT_FOUND
+    return None
+
+
 def list_offset(
     partition: Partition,
     timestamp: int,
@@ -46,21 +67,12 @@ def list_offset(
     none. Pauses while it searches files. Raises `BrokerError`: OFFSET_NOT_AVAILABLE, or as
     `Partition.log_for`.
     """
+    known = known_offset(partition, timestamp, isolation, current_leader_epoch, only_leader)
+    if known is not None:
+        return known
     log = _log(partition, current_leader_epoch, only_leader)
     end_offset = partition.end_for(isolation).offset
-    end_is_unsure = (
-        isolation != LOG_END and partition.leader_epoch_start_offset > log.high_watermark
-    )
-    if timestamp == LATEST:
-        if end_is_unsure:
-            raise _unsure(partition)
-        return TimestampAndOffset(-1, end_offset, partition.leader_epoch)
-    if timestamp in (EARLIEST, EARLIEST_LOCAL):
-        return TimestampAndOffset(
-            -1, log.log_start_offset, log.leader_epochs.epoch_for_offset(log.log_start_offset)
-        )
-    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
-        return NOT_FOUND
+    end_is_unsure = _end_is_unsure(partition, log, isolation)
     found = yield from (
         log.max_timestamp_offset()
         if timestamp == MAX_TIMESTAMP
@@ -73,6 +85,10 @@ def list_offset(
     if end_is_unsure:
         raise _unsure(partition)
     return NOT_FOUND
+
+
+def _end_is_unsure(partition: Partition, log: Log, isolation: int) -> bool:
+    return isolation != LOG_END and partition.leader_epoch_start_offset > log.high_watermark
 
 
 def _unsure(partition: Partition) -> BrokerError:

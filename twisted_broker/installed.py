@@ -25,7 +25,7 @@ from urllib.parse import unquote, urlsplit
 
 PACKAGE = "twisted-broker"
 PIPELINE, FOLDER = "twisted-broker-pipeline", "pipeline"
-OF_BROKER = frozenset({"docs", "jks", "oauth", "test", "tls", "zookeeper"})
+OF_BROKER = frozenset({"docs", "jks", "oauth", "simulate", "test", "tls", "zookeeper"})
 
 
 def install(extra: str) -> str:

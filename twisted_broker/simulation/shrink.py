@@ -1,6 +1,6 @@
 """A failing run made short: actions and conditions are left out while it breaks the same rule.
 
-Owns `shrink` and `rule_of`.
+Owns `shrink`, `leave_out` and `rule_of`.
 
 1. What is left out is tried, never supposed: each step is a run. The result has been run, and
    breaks the rule.
@@ -68,28 +68,40 @@ class _Shrinking:
             self.tries(self.best.options, rest)
 
     def without_actions(self) -> None:
-        """Groups from the last to the first: what a rule was broken by is near the end, and what
-        goes behind a group changes nothing before it.
-        """
-        size = max(1, len(self.best.actions) // 2)
-        while True:
-            at, before = len(self.best.actions), len(self.best.actions)
-            while at > 0:
-                actions = self.best.actions
-                start = max(0, at - size)
-                self.tries(self.best.options, actions[:start] + actions[at:])
-                at = min(start, len(self.best.actions))
-            if size == 1 and len(self.best.actions) == before:
-                return
-            size = max(1, size // 2)
-            if not self._may_go_on():
-                return
+        def tries(actions: Sequence[Action]) -> Sequence[Action] | None:
+            return self.best.actions if self.tries(self.best.options, actions) else None
+
+        leave_out(self.best.actions, tries, self._may_go_on)
 
     def without_conditions(self) -> None:
         for change in _simpler(self.best.options):
             simpler = change(self.best.options)
             if simpler != self.best.options:
                 self.tries(simpler, self.best.actions)
+
+
+def leave_out(
+    actions: Sequence[Action],
+    tries: Callable[[Sequence[Action]], Sequence[Action] | None],
+    may_go_on: Callable[[], bool],
+) -> Sequence[Action]:
+    """The fewest found. `tries(fewer)`: those of them that were done when the rule was broken
+    again, None when it was not.
+
+    Groups go from the last to the first: what a rule was broken by is near the end, and what goes
+    behind a group changes nothing before it.
+    """
+    size = max(1, len(actions) // 2)
+    while True:
+        at = before = len(actions)
+        while at > 0:
+            start = max(0, at - size)
+            fewer = tries([*actions[:start], *actions[at:]])
+            actions = actions if fewer is None else fewer
+            at = min(start, len(actions))
+        if (size == 1 and len(actions) == before) or not may_go_on():
+            return actions
+        size = max(1, size // 2)
 
 
 def shrink(run: RecordedRun, attempt: Attempt, may_go_on: Callable[[], bool]) -> RecordedRun:

@@ -455,7 +455,7 @@ class ClusterCalls:
             for record in records_of(content[:size], offset, aborted)
             if record.offset < end
         )
-        return reached
+        return min(reached, end)  # what came meanwhile is read another time
 
     # groups
 

@@ -42,7 +42,7 @@ class LiveClock(SimClock):
         self._began = time.monotonic()
         self._wake: Any = None
         self._is_running = False
-        self.failed = _log
+        self.failed = log_failure
 
     def refresh(self) -> float:
         """Reads the time, which everybody sees from now on."""
@@ -100,7 +100,8 @@ class LiveClock(SimClock):
             self._wake.cancel()
 
 
-def _log(clock: NodeClock, call: SimCall, error: BaseException) -> None:
+def log_failure(clock: NodeClock, call: SimCall, error: BaseException) -> None:
+    """A call of a machine that runs raised."""
     if not clock.dead:
         _logger.failure(
             "{machine}: {call} raised",

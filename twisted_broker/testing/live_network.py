@@ -51,7 +51,7 @@ class _LivePipe(Pipe):
         if self.is_cut:
             return
         self.travelling.append((call, argument))
-        delay = self.network.delays.get(self.way, 0.0)
+        delay = self.network.delay(self.network.delays.get(self.way, 0.0))
         rate = self.network.rates.get(self.way)
         if rate is not None:
             now = self.network.sim.now
@@ -79,8 +79,11 @@ class LiveNetwork(SimNetwork):
 
     sim: LiveClock
 
-    def __init__(self, sim: LiveClock, random: Random) -> None:
-        super().__init__(sim, random, NetworkConditions(0.0, 0.0, dead_after_heal=0.0))
+    def __init__(
+        self, sim: LiveClock, random: Random, conditions: NetworkConditions | None = None
+    ) -> None:
+        at_once = NetworkConditions(0.0, 0.0, dead_after_heal=0.0)
+        super().__init__(sim, random, at_once if conditions is None else conditions)
         self.names: set[str] = set()
         """of all machines, whether they run or not"""
         self.delays: dict[Way, float] = {}

@@ -24,12 +24,16 @@ class World(Protocol):
     """`outside`: of what belongs to no machine; `descriptors`: how many files may be open."""
 
     reactor: Any
-    clock: LiveClock
-    network: LiveNetwork
     outside: Runtime
     descriptors: int
     clients_are_inside: bool
     """Clients are machines of this network: brokers listen for them on it."""
+
+    @property
+    def clock(self) -> LiveClock: ...
+
+    @property
+    def network(self) -> LiveNetwork: ...
 
     def machine(self, name: str, data: bool) -> Machine: ...
 

@@ -515,6 +515,8 @@ class RunningCluster:
         return names[0], names[1]
 
     def _name(self, node: int | str) -> str:
+        if isinstance(node, str) and node in self._network.names:
+            return node
         if node not in self._machines:
             known = ", ".join(map(str, sorted(self._machines)))
             raise CallFailed(f"there is no machine {node!r}: there are {known}, and {CLIENTS!r}")

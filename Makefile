@@ -22,7 +22,7 @@ TRACE ?=
 KAFKA ?=
 KAFKA_JARS ?=
 KAFKA39_JARS ?=
-EXTRAS = docs oauth test tls zookeeper
+EXTRAS = docs oauth simulate test tls zookeeper
 INSTALL = $(BIN)/python -m pip install -q
 
 .PHONY: extras help run simulate mutants reach faults hostile soak soak-archive compare test test-more test-java unit clients pipeline lint test-long demo-pipeline audit bench docs dist clean

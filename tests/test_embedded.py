@@ -30,7 +30,7 @@ def house(monkeypatch: pytest.MonkeyPatch) -> MemoryBroker:
         assert world.network.ports == {}
 
     world.network.close = close  # type: ignore[attr-defined]
-    monkeypatch.setattr(start_checks, "_try_port", lambda endpoint: None)  # of this machine
+    monkeypatch.setattr(start_checks, "try_port", lambda endpoint: None)  # of this machine
     monkeypatch.setattr(embedded, "_reactor", lambda: world.clock)
     monkeypatch.setattr(tap, "MonotonicClock", lambda reactor: reactor)
     monkeypatch.setattr(tap, "production_runtime", lambda *_, **__: world.runtime)

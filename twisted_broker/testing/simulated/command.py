@@ -22,6 +22,7 @@ from typing import Any
 import click
 from twisted.logger import globalLogBeginner
 
+from twisted_broker.cli.number_types import WholeNumber
 from twisted_broker.installed import install
 from twisted_broker.start_checks import StartError
 from twisted_broker.testing.simulated.controlled import Controlled, NotSimulated
@@ -42,9 +43,13 @@ class CannotSimulateError(click.ClickException):
 
 @click.command()
 @click.argument("scenario", metavar="FILE[::NAME]")
-@click.option("--seeds", default=100, show_default=True, help="How many seeds.")
-@click.option("--from", "first", default=0, show_default=True, help="The first seed.")
-@click.option("--seed", type=int, help="This one alone, with all that happens.")
+@click.option(
+    "--seeds", type=WholeNumber(1), default=100, show_default=True, help="How many seeds."
+)
+@click.option(
+    "--from", "first", type=WholeNumber(0), default=0, show_default=True, help="The first seed."
+)
+@click.option("--seed", type=WholeNumber(0), help="This one alone, with all that happens.")
 @click.option(
     "--schedule",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -52,7 +57,7 @@ class CannotSimulateError(click.ClickException):
 )
 @click.option(
     "--jobs",
-    type=int,
+    type=WholeNumber(1),
     default=lambda: len(os.sched_getaffinity(0)),
     show_default="as many as processors",
     help="Seeds at a time.",
@@ -90,7 +95,7 @@ def simulate(
     except ImportError as error:
         raise CannotSimulateError(f"{error}: {install('simulate')}") from None
     found = load(scenario, controlled)
-    runs = Seeds(found, controlled, sys.stdout, scenario, save, max(1, jobs))
+    runs = Seeds(found, controlled, sys.stdout, scenario, save, jobs)
     if schedule is not None:
         try:
             runs.run_one(*load_schedule(schedule))

@@ -14,8 +14,8 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = "twisted_broker"
 MISSPELT = {
     "api/produce.py": (
-        "replicas.must_wait(outcomes, acks)",
-        'replicas.must_wiat(outcomes, 1, "x")',
+        "replicas.delayed_produce(outcomes, acks)",
+        'replicas.delayed_prodcue(outcomes, 1, "x")',
     ),
     "server/metadata_publisher.py": (
         "_replica_manager.apply_delta(delta, image)",
@@ -47,6 +47,6 @@ def test_a_misspelt_name_of_another_part_turns_mypy_red(tmp_path: Path) -> None:
     )
     told = checked.stdout + checked.stderr
     assert checked.returncode == 1, told
-    assert '"ReplicaManager" has no attribute "must_wiat"' in told
+    assert '"ReplicaManager" has no attribute "delayed_prodcue"' in told
     assert '"ReplicaManager" has no attribute "aply_delta"' in told
     assert told.count("error:") == len(MISSPELT), told

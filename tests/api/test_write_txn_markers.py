@@ -280,7 +280,7 @@ def test_many_markers_are_written_in_slices() -> None:
     real = made.fixture.replicas.append_end_markers
     made.parts.replica_manager = SimpleNamespace(  # type: ignore[assignment]
         append_end_markers=lambda entries: turns.append(len(entries)) or real(entries),
-        must_wait=made.fixture.replicas.must_wait,
+        delayed_produce=made.fixture.replicas.delayed_produce,
     )
     made.write(*[marker(TP, producer=number) for number in range(250)])
     for _ in range(10):

@@ -86,7 +86,7 @@ class Run:
             if self.found is None and not outcomes[0].error:
                 self.acknowledged.append(value)
 
-        if replicas.must_wait(outcomes, 1):
+        if replicas.delayed_produce(outcomes, 1):
             replicas.wait_for_replicas(outcomes, 60_000, 1).addCallback(answered)
         else:
             answered(None)

@@ -64,7 +64,7 @@ def led(replicas=(1,), isr=None, **settings) -> Fixture:
 
 def parked_produce(fixture: Fixture, timeout_ms: int = 1000, count: int = 1):
     outcomes = fixture.replicas.produce([(TP, batch(count))], -1)
-    assert fixture.replicas.must_wait(outcomes)
+    assert fixture.replicas.delayed_produce(outcomes)
     done: list = []
     fixture.replicas.wait_for_replicas(outcomes, timeout_ms).addBoth(done.append)
     return outcomes[0], done
@@ -164,12 +164,12 @@ def test_no_delayed_produce_alone_or_without_need():
     records.
     """
     fixture = led()
-    assert not fixture.replicas.must_wait(fixture.replicas.produce([], -1))
+    assert not fixture.replicas.delayed_produce(fixture.replicas.produce([], -1))
     outcomes = fixture.replicas.produce([(TP, batch())], -1)
-    assert not fixture.replicas.must_wait(outcomes)
+    assert not fixture.replicas.delayed_produce(outcomes)
     shared = led((1, 2))
     outcomes = shared.replicas.produce([(OTHER, batch())], -1)
-    assert not shared.replicas.must_wait(outcomes)
+    assert not shared.replicas.delayed_produce(outcomes)
     assert outcomes[0].error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
@@ -548,7 +548,7 @@ def test_a_successor_does_not_answer_for_what_was_appended_before_the_wait_began
     (outcome,) = fixture.replicas.produce([(TP, batch(4))], -1)
     fixture.topic(topic_id=OTHER_ID, states={0: registration(1, (1,))})
     fixture.produce(5)
-    assert not fixture.replicas.must_wait([outcome])
+    assert not fixture.replicas.delayed_produce([outcome])
     assert outcome.error == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
@@ -559,12 +559,12 @@ def test_who_led_in_between_may_have_truncated_what_was_appended_before_the_wait
     fixture = led((1, 2))
     (outcome,) = fixture.replicas.produce([(TP, batch(4))], -1)
     fixture.topic(states={0: registration(1, (1, 2), leader_epoch=1, partition_epoch=1)})
-    assert fixture.replicas.must_wait([outcome])
+    assert fixture.replicas.delayed_produce([outcome])
     fixture.topic(states={0: registration(2, (1, 2), leader_epoch=2, partition_epoch=2)})
     fixture.replicas.partitions[TP].truncate_to(0, WALL_MS)
     fixture.topic(states={0: registration(1, (1,), leader_epoch=3, partition_epoch=3)})
     fixture.produce(9)
-    assert not fixture.replicas.must_wait([outcome])
+    assert not fixture.replicas.delayed_produce([outcome])
     assert outcome.error == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 

@@ -35,7 +35,7 @@ def led(replicas=(1,), **overrides: str) -> tuple[Fixture, ManualWorker]:
 
 def parked(fixture: Fixture, acks: int, timeout_ms: int = 1000):
     outcome = fixture.produce(acks=acks)
-    assert fixture.replicas.must_wait([outcome], acks)
+    assert fixture.replicas.delayed_produce([outcome], acks)
     done: list = []
     fixture.replicas.wait_for_replicas([outcome], timeout_ms, acks).addBoth(done.append)
     assert not done
@@ -59,7 +59,7 @@ def test_acknowledged_means_synced(acks):
 def test_acks_0_waits_for_nothing():
     """RL 1.7."""
     fixture, _ = led()
-    assert not fixture.replicas.must_wait([fixture.produce(acks=0)], 0)
+    assert not fixture.replicas.delayed_produce([fixture.produce(acks=0)], 0)
 
 
 def test_without_the_setting_acks_1_waits_for_nothing():
@@ -67,7 +67,7 @@ def test_without_the_setting_acks_1_waits_for_nothing():
     fixture = Fixture()
     fixture.topic()
     fixture.partition().log.durability.disk = ManualWorker()
-    assert not fixture.replicas.must_wait([fixture.produce(acks=1)], 1)
+    assert not fixture.replicas.delayed_produce([fixture.produce(acks=1)], 1)
 
 
 def test_nothing_is_shown_before_it_is_synced():
@@ -272,7 +272,7 @@ def test_a_retry_after_a_kill_is_not_answered_before_its_record_is_synced():
     def produce(moving: Moving):
         outcomes = moving.replicas.produce([(TP, record)], 1)
         done: list[None] = []
-        assert not outcomes[0].error and moving.replicas.must_wait(outcomes, 1)
+        assert not outcomes[0].error and moving.replicas.delayed_produce(outcomes, 1)
         moving.replicas.wait_for_replicas(outcomes, 60_000, 1).addCallback(done.append)
         return done
 

@@ -81,13 +81,14 @@ async def append_mirrored(
     # From here the connection's next one may start: a mirror's requests wait for replicas together.
     context.appended = True
     written = [outcome for outcome in outcomes if outcome.last_offset >= 0]
-    if written and replicas.must_wait(written):
+    delayed = replicas.delayed_produce(written) if written else None
+    if delayed is not None:
         # They are in the log: the frame's bytes are not held while this waits.
         for topic in request.topics:
             for data in topic.partitions:
                 data.records = None
         entries.clear()
-        await replicas.wait_for_replicas(written, context.bounded_wait(request.timeout_ms))
+        await replicas.wait_for(delayed, context.bounded_wait(request.timeout_ms))
     for one, outcome in zip(answers, outcomes, strict=True):
         one.error_code, one.error_message = outcome.error, outcome.error_message
         if outcome.error == ErrorCode.INVALID_RECORD:

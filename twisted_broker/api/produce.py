@@ -127,12 +127,13 @@ async def produce(context: RequestContext, request: ProduceRequest) -> ProduceRe
     # From here the connection's next Produce may start: this one is in the log.
     context.appended = True
     # Asked before any waiting is set up: with one replica, or acks=1, most requests end here.
-    if acks and replicas.must_wait(outcomes, acks):
+    delayed = replicas.delayed_produce(outcomes, acks) if acks else None
+    if delayed is not None:
         # They are in the log. Many requests may wait for as long as replicas are away.
         entries.clear()
         _drop_records(request)
         wait_ms = context.bounded_wait(request.timeout_ms)
-        await replicas.wait_for_replicas(outcomes, wait_ms, acks)
+        await replicas.wait_for(delayed, wait_ms)
     for answer, outcome in zip(awaited, outcomes, strict=True):
         answer.base_offset = outcome.base_offset
         answer.log_append_time_ms = outcome.log_append_time_ms

@@ -128,9 +128,10 @@ async def _append(
         if start:
             await context.next_turn()
         outcomes += replicas.append_end_markers(entries[start : start + _AT_A_TIME])
-    if replicas.must_wait(outcomes, _ALL_REPLICAS):
+    delayed = replicas.delayed_produce(outcomes, _ALL_REPLICAS)
+    if delayed is not None:
         timeout_ms = context.config.integer("request.timeout.ms")
-        await replicas.wait_for_replicas(outcomes, timeout_ms, _ALL_REPLICAS)
+        await replicas.wait_for(delayed, timeout_ms)
     return outcomes
 
 

@@ -480,7 +480,7 @@ class ReplicaManager:
     def append_end_markers(
         self, entries: Iterable[tuple[TopicPartition, EndMarker]]
     ) -> list[AppendOutcome]:
-        """Ends transactions, one outcome for each entry; `wait_for_replicas` comes next."""
+        """Ends transactions, one outcome for each entry; `delayed_produce` comes next."""
         wall_ms = self.runtime.wall_ms()
         outcomes: list[AppendOutcome] = []
         for topic_partition, marker in entries:
@@ -622,36 +622,45 @@ class ReplicaManager:
         elif code not in _WITHOUT_LOG_START:
             stats.failed_produces += 1
 
-    def must_wait(self, outcomes: Sequence[AppendOutcome], acks: int = -1) -> bool:
-        """RL 1.7, after an append: whether its answer must wait, for replicas or (acks=1) for the
-        leader's sync. With acks=-1 it settles the outcomes that need not wait.
+    def delayed_produce(
+        self, outcomes: Sequence[AppendOutcome], acks: int = -1
+    ) -> DelayedProduce | None:
+        """RL 1.7, after an append: what its answer must wait for, replicas or (acks=1) the leader's
+        sync; None: nothing. With acks=-1 it settles the outcomes that need not wait.
         """
         if acks == -1:
-            return not DelayedProduce(outcomes, self._partition_of).is_complete()
+            delayed = DelayedProduce(outcomes, self._partition_of)
+            return None if delayed.is_complete() else delayed
         if acks != 1:
-            return False
+            return None
         for outcome in outcomes:  # no generator, no properties: every produce comes through here
             partition = self.partitions.get(outcome.topic_partition)
             log = None if partition is None else partition.leader_log
             if log is None or outcome.error is not _NONE:
                 continue
             if log.durability.awaiting_sync is not None:
-                return True
-        return False
+                return DelayedProduce(outcomes, self._partition_of, 1)
+        return None
+
+    def wait_for(
+        self, delayed: DelayedProduce, timeout_ms: int, *, tried: bool = True
+    ) -> Deferred[None]:
+        """RL 1.7: fires when all is on enough replicas or refused, or after `timeout_ms`; the
+        outcomes then say what became of each. `tried`: `delayed` was not complete just now.
+        """
+        return (
+            self.produce_purgatory.try_complete_else_watch(
+                delayed, delayed.keys, max(0, timeout_ms), tried
+            )
+            or _fired()
+        )
 
     def wait_for_replicas(
         self, outcomes: Sequence[AppendOutcome], timeout_ms: int, acks: int = -1
     ) -> Deferred[None]:
-        """RL 1.7: fires when all is on enough replicas or refused, or after `timeout_ms`;
-        `outcomes` then say what became of each.
-        """
-        operation = DelayedProduce(outcomes, self._partition_of, acks)
-        return (
-            self.produce_purgatory.try_complete_else_watch(
-                operation, operation.keys, max(0, timeout_ms)
-            )
-            or _fired()
-        )
+        """As `wait_for`, of outcomes that were not asked about before."""
+        delayed = DelayedProduce(outcomes, self._partition_of, acks)
+        return self.wait_for(delayed, timeout_ms, tried=False)
 
     # fetching
     def fetch(

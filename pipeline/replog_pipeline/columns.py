@@ -42,6 +42,7 @@ _BATCH: Final = {
     "transactional": "boolean",
     "control": "boolean",
     "aborted": "boolean",
+    "timestampMs": "bigint",
 }
 
 COLUMNS: Final = tuple(_KAFKA)

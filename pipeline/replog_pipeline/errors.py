@@ -184,7 +184,7 @@ def of_a_timestamp(error: BaseException) -> str:
     return (
         f"{topic}-{partition}: the record at offset {offset} has a timestamp that Spark cannot "
         f"hold ({ms} ms): delete up to it (kafka-delete-records, offset {int(offset) + 1}); an "
-        "archive takes what is before it first, with --max-records, and goes on with --allow-gaps"
+        "archive takes it with --on-bad-record null, or goes on with --allow-gaps"
     )
 
 

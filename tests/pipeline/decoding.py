@@ -87,6 +87,7 @@ def _walked_batch(batch: BatchView) -> list[Row]:
             "value": record.value,
             "offset": record.offset,
             "timestamp": record.timestamp,
+            "timestampMs": record.timestamp,
             "headers": [(_text(name), content) for name, content in record.headers] or None,
             "sequence": -1
             if batch.base_sequence == -1

@@ -79,6 +79,7 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
     (("archive", "--from", KAFKA, "--to", "{locked}"), "--to: {locked}/_delta_log: "),
     ((*ARCHIVE, "--from", KAFKA), "--from: no broker accepts a connection (127.0.0.1:1: "),
     ((*ARCHIVE, "--from", KAFKA, "--max-records", "0"), "Invalid value for '--max-records': 0 is"),
+    ((*ARCHIVE, "--from", KAFKA, "--on-bad-record", "skip"), "'skip' is not one of 'fail', 'null'"),
     (("archive", "--from", KAFKA), "Missing option '--to'. (pipeline archive --help lists"),
     (("archive", "--frm", KAFKA), "No such option '--frm'"),
     ((*ARCHIVE, "--from", KAFKA, "--schema", "{file}"), "name the encoding with --decode"),

@@ -3,7 +3,9 @@
 1. Every column is made only when requested; those of `FROM_BATCH` need no look at the records.
 2. A record's timestamp is the batch's maximum under LogAppendTime; its sequence is the batch's base
    advanced by the offset delta, modulo 2^31.
-3. `crcOk` and `aborted` are the caller's findings, one per batch.
+3. A timestamp that leaves 64 bits in microseconds is refused, or null where the run is `lenient`;
+   `timestampMs` has it as it is written.
+4. `crcOk` and `aborted` are the caller's findings, one per batch.
 
 Source: FILE_FORMATS 2; Kafka's DefaultRecordBatch. Not here: where fields lie
 (`fields`), which batches (`segment`).
@@ -16,6 +18,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from twisted_broker.wire.compression import CODEC_NAMES
@@ -52,6 +55,7 @@ class Run(NamedTuple):
     batch: Ints
     offset_delta: Ints
     fields: Fields | None
+    lenient: bool = False
 
     @property
     def offsets(self) -> Ints:
@@ -82,7 +86,22 @@ def column(run: Run, name: str) -> pa.Array:
 
 
 def _timestamp(run: Run) -> pa.Array:
-    return timestamps(_milliseconds(run))
+    if not run.lenient:
+        return timestamps(_milliseconds(run))
+    written = _written(run)
+    is_right = (written <= MOST_MILLISECONDS) & (written >= -MOST_MILLISECONDS)
+    found = timestamps(np.where(is_right, written, 0))
+    return found if is_right.all() else pc.if_else(booleans(is_right), found, None)
+
+
+def _written(run: Run) -> Ints:
+    """Milliseconds as they are written; sums wrap, as Java's do."""
+    appended = run.headers["attributes"] & LOG_APPEND_TIME_FLAG != 0
+    newest = run.of_batch("maxTimestamp").astype(np.int64)
+    if appended.all():
+        return newest
+    created = run.of_batch("baseTimestamp").astype(np.int64) + run.located().timestamp_delta
+    return np.where(appended[run.batch], newest, created)
 
 
 def _milliseconds(run: Run) -> Ints:
@@ -136,6 +155,7 @@ _MAKERS: Final[dict[str, Callable[[Run], pa.Array]]] = {
     "partition": lambda run: constant(run.partition, pa.int32(), len(run.batch)),
     "offset": lambda run: integers(run.offsets, pa.int64()),
     "timestamp": _timestamp,
+    "timestampMs": lambda run: integers(_written(run), pa.int64()),
     "timestampType": lambda run: integers(run.flag(LOG_APPEND_TIME_FLAG), pa.int32()),
     "headers": lambda run: header_lists(run.located().data, run.located().headers),
     "producerId": _header("producerId", pa.int64()),

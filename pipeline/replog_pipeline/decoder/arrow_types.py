@@ -37,6 +37,7 @@ TYPES: Final[dict[str, pa.DataType]] = {
     "transactional": pa.bool_(),
     "control": pa.bool_(),
     "aborted": pa.bool_(),
+    "timestampMs": pa.int64(),
 }
 
 

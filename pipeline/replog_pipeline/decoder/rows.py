@@ -37,6 +37,7 @@ from .transactions import AbortedTransaction, aborted_batches
 
 FAIL: Final = "fail"
 FLAG: Final = "flag"
+TIMES: Final = frozenset({"timestamp", "timestampMs"})
 _NUMBERED: Final = frozenset({"offset", "sequence"})
 _MOST_INFLATION: Final = (
     1024  # a compressed batch that claims more records for its bytes is looked into
@@ -56,6 +57,7 @@ class Request(NamedTuple):
     aborted: Sequence[AbortedTransaction] = ()
     committed_only: bool = False
     sure_to: int | None = None
+    lenient: bool = False
 
     def cuts(self, part: NDArray[np.void]) -> bool:
         """Whether some of these batches may have offsets outside the range."""
@@ -150,6 +152,7 @@ def _from_records(batches: Batches, request: Request) -> Iterator[Run]:
                 fields.batch,
                 fields.offset_delta,
                 fields,
+                request.lenient,
             )
         first += len(group.headers)
 
@@ -158,7 +161,10 @@ def _headers_answer(part: NDArray[np.void], request: Request) -> bool:
     """Whether the headers of these batches hold all that is wanted of their records."""
     if not FROM_RECORD.isdisjoint(request.columns) or (codecs(part) >= len(CODEC_NAMES)).any():
         return False
-    if "timestamp" in request.columns and not (part["attributes"] & LOG_APPEND_TIME_FLAG).all():
+    if (
+        not TIMES.isdisjoint(request.columns)
+        and not (part["attributes"] & LOG_APPEND_TIME_FLAG).all()
+    ):
         return False
     counts = part["recordCount"].astype(np.int64)
     if (not _NUMBERED.isdisjoint(request.columns) or request.cuts(part)) and (
@@ -190,6 +196,7 @@ def _from_headers(batches: Batches, request: Request) -> Iterator[Run]:
             batch,
             delta,
             None,
+            request.lenient,
         )
 
 
@@ -208,11 +215,7 @@ def damaged_row(header: NDArray[np.void], request: Request, wanted: pa.Schema) -
         np.zeros(1, np.int64),
         None,
     )
-    unknown = (
-        FROM_RECORD
-        | {"timestamp"}
-        | ({"codec"} if codecs(header)[0] >= len(CODEC_NAMES) else set())
-    )
+    unknown = FROM_RECORD | TIMES | ({"codec"} if codecs(header)[0] >= len(CODEC_NAMES) else set())
     arrays = [
         pa.nulls(1, TYPES[name]) if name in unknown else column(run, name)
         for name in request.columns

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from replog_pipeline.replay import identity
-from twisted_broker.wire.records import BatchBuilder
+from twisted_broker.wire.records import NO_TIMESTAMP, BatchBuilder
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,8 +53,11 @@ class Batch:
 
 
 def rows_of(table: pa.RecordBatch) -> list[Row]:
-    """The rows of a piece with the columns timestamp (µs), key, value, headers."""
-    timestamps = (table.column("timestamp").cast("int64").to_numpy() // 1000).tolist()
+    """The rows of a piece with the columns timestamp (µs), key, value, headers. A timestamp that is
+    null (of a table that an archive was told to keep without it) is none to Kafka: -1.
+    """
+    times = table.column("timestamp").cast("int64").fill_null(NO_TIMESTAMP * 1000)
+    timestamps = (times.to_numpy() // 1000).tolist()
     keys, values = cells(table.column("key")), cells(table.column("value"))
     column = table.column("headers")
     if column.null_count == len(column):

@@ -9,6 +9,7 @@ and says what is right.
     crc          fail (default) or flag: damaged batches as rows with crcOk = false
     startingOffsets, endingOffsets    {"TOPIC": {"0": 17}}, inclusive and exclusive; a partition
     that is not named: as far as there is
+    timestamps   fail (default) or null: what Spark cannot hold is null; timestampMs has it
     onlyNamed    true: a partition that startingOffsets does not name is not read (default false;
     not in a stream)
 
@@ -40,6 +41,7 @@ _KNOWN: Final = (
     "startingOffsets",
     "endingOffsets",
     "onlyNamed",
+    "timestamps",
 )
 
 
@@ -56,6 +58,7 @@ class SegmentOptions:
     start: Offsets = field(default_factory=dict)
     end: Offsets = field(default_factory=dict)
     only_named: bool = False
+    lenient: bool = False
 
 
 def parse_options(given: Mapping[str, str]) -> SegmentOptions:
@@ -83,6 +86,7 @@ def parse_options(given: Mapping[str, str]) -> SegmentOptions:
         _offsets("startingOffsets", options),
         _offsets("endingOffsets", options),
         _BOOLEANS[_one_of("onlyNamed", options, ("false", "true"))],
+        _one_of("timestamps", options, (FAIL, "null")) == "null",
     )
 
 

@@ -132,6 +132,7 @@ def _request(
         ),
         options.isolation == COMMITTED,
         folder.high_watermark or 0 if following is None else None,
+        options.lenient,
     )
 
 

@@ -69,6 +69,7 @@ def settings(source: SegmentsSource, wanted: Wanted) -> dict[str, str]:
         "path": ",".join(source.directories),
         "topics": ",".join(source.topics),
         "isolation": wanted.isolation,
+        "timestamps": "null" if wanted.lenient else "fail",
     } | dict(wanted.options)
     if wanted.start:
         found["startingOffsets"] = offsets_option(wanted.start)

@@ -1,4 +1,5 @@
-"""A DataFrame of a source, by `connector` or `directories`.
+"""A DataFrame of a source, by `connector` or `directories`; by `own_fetches` what the connector
+cannot.
 
 What cannot be read is one PipelineError, before Spark plans anything.
 """
@@ -7,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from replog_pipeline.sources import connector, directories
+from replog_pipeline.sources import connector, directories, own_fetches
 from replog_pipeline.sources.urls import KafkaSource, Source
 from replog_pipeline.sources.wanted import EVERYTHING, Wanted
 
@@ -17,9 +18,11 @@ if TYPE_CHECKING:
 
 def read(spark: SparkSession, source: Source, wanted: Wanted = EVERYTHING) -> DataFrame:
     """A batch of what `source` holds now."""
-    if isinstance(source, KafkaSource):
-        return connector.read(spark, source, wanted)
-    return directories.read(spark, source, wanted)
+    if not isinstance(source, KafkaSource):
+        return directories.read(spark, source, wanted)
+    if wanted.lenient:
+        return own_fetches.read(spark, source, wanted)
+    return connector.read(spark, source, wanted)
 
 
 def read_stream(spark: SparkSession, source: Source, wanted: Wanted = EVERYTHING) -> DataFrame:

@@ -23,7 +23,8 @@ class Wanted:
     A stream has no `end`. `isolation`: read_uncommitted or read_committed. `options` go to the
     source as they are. `run`: a name that several reads of the same source with the same options
     have in common, so that they may share what they keep. `at_most`: how many records a read of
-    that run brings; None: not bounded.
+    that run brings; None: not bounded. `lenient`: a timestamp that Spark cannot hold is null, and
+    `timestampMs`, which may be read then, has it.
     """
 
     columns: Sequence[str] = COLUMNS
@@ -34,6 +35,7 @@ class Wanted:
     options: Mapping[str, str] = field(default_factory=dict)
     run: str = ""
     at_most: int | None = None
+    lenient: bool = False
 
 
 EVERYTHING = Wanted()

@@ -11,7 +11,7 @@ import click
 
 from replog_pipeline import sources
 from replog_pipeline.errors import PipelineError
-from replog_pipeline.jobs.archive import topics, value_columns
+from replog_pipeline.jobs.archive import bad_records, topics, value_columns
 from replog_pipeline.jobs.archive.decode_options import decode_options
 from replog_pipeline.jobs.archive.figures import Figures
 from replog_pipeline.jobs.archive.heartbeat import heartbeat
@@ -112,6 +112,14 @@ class Format(click.Choice):  # type: ignore[type-arg]  # generic since click 8.2
     ),
 )
 @click.option(
+    "--on-bad-record",
+    type=click.Choice(bad_records.CHOICES),
+    help=(
+        "A timestamp that Spark cannot hold, a value that --decode cannot read, no key for --mode "
+        "upsert: fail; null, as far as it can be a row; dead-letter, a file beside the table."
+    ),
+)
+@click.option(
     "--target-file-mb",
     "file_mb",
     type=WholeNumber(min=1, max=MOST_MB),
@@ -154,6 +162,7 @@ def command(
     max_records: int | None,
     read_committed: bool,
     allow_gaps: bool,
+    on_bad_record: str | None,
     file_mb: int,
     table_per_topic: bool,
     group: str | None,
@@ -187,6 +196,7 @@ def command(
         group,
         decoding,
         mode == "upsert",
+        on_bad_record,
     )
     if key and not config.upsert:
         raise PipelineError("--key: of --mode upsert alone")

@@ -15,12 +15,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from replog_pipeline.columns import Offsets
+from replog_pipeline.jobs.archive.bad_records import said, together
 
 
 @dataclass
 class Figures:
     """`batch_seconds`: of all batches together; `last_commit`: seconds since 1970, None before the
-    first; `failing`: tables that were refused at the last look.
+    first; `failing`: tables that were refused at the last look; `bad`: bad records by reason.
     """
 
     rows: int = 0
@@ -30,13 +31,16 @@ class Figures:
     tables: int = 1
     failing: int = 0
     lag: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    bad: Mapping[str, int] = field(default_factory=dict)
     wall: Callable[[], float] = time.time
 
     def looked(self, end: Offsets, reached: Offsets) -> None:
         """The source ends at `end`, its table is at `reached`; of some topics, or all."""
         self.lag = {**self.lag, **{key: end[key] - reached.get(key, 0) for key in end}}
 
-    def committed(self, rows: int, seconds: float) -> None:
+    def committed(self, rows: int, seconds: float, bad: Mapping[str, int] | None = None) -> None:
+        """`bad`: records of the batch by reason."""
+        self.bad = together(self.bad, bad or {})
         self.rows += rows
         self.batches += 1
         self.batch_seconds += seconds
@@ -54,7 +58,9 @@ class Figures:
         )
         tables = f"{self.tables} tables, " if self.tables != 1 else ""
         failing = f", {self.failing} of them refused" if self.failing else ""
+        bad = f", bad records: {said(self.bad)}" if self.bad else ""
         return (
-            f"{tables}{self.rows:,} records in {self.batches:,} batches since the start{failing}; "
+            f"{tables}{self.rows:,} records in {self.batches:,} batches since the start"
+            f"{failing}{bad}; "
             f"{sum(self.lag.values()):,} offsets behind; last commit: {last}"
         )

@@ -8,7 +8,10 @@ the last value of each key.
    `lake.file_sizing`) and written: no cache, no second pass to count (the commit's own count is
    reported).
 3. All checks are made before the first row is written: a refusal writes nothing.
-4. A batch that another writer took is planned again, because a writer that was killed may still
+4. A bad record is what `--on-bad-record` makes of it (`bad_records`). Where the connector fails at
+   a timestamp, and it is not to stop, the batch is read again by requests of our own, and so are
+   those that follow in this run.
+5. A batch that another writer took is planned again, because a writer that was killed may still
    have committed; the third time in a row it stops.
 
 Source: our own. Not here: joining small files, decoding values (`value_columns`).
@@ -18,12 +21,15 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from replog_pipeline import sources
 from replog_pipeline.columns import COLUMNS, Offsets
-from replog_pipeline.errors import PipelineError, as_pipeline_error
+from replog_pipeline.errors import PipelineError, as_pipeline_error, of_a_timestamp
+from replog_pipeline.jobs.archive import bad_records
 from replog_pipeline.jobs.archive.figures import Figures
 from replog_pipeline.jobs.archive.group import Group
 from replog_pipeline.jobs.archive.retry import look_again
@@ -53,6 +59,7 @@ if TYPE_CHECKING:
     from replog_pipeline.values.settings import Decoding
 
 CONFLICTS_IN_A_ROW = 3
+TIMESTAMP_FOUND = "a record has a timestamp that Spark cannot hold: reading it another way"
 
 
 @dataclass(frozen=True)
@@ -63,7 +70,7 @@ class ArchiveConfig:
     `max_records` bounds a batch, not the run. `file_mb`: a date's rows of a batch are one file up
     to so many MiB. `group`: a consumer group whose committed offsets show what was reached.
     `decoding`: how values become columns; None: they stay bytes. `upsert`: the table holds the
-    last value of each key, in place of every record.
+    last value of each key, in place of every record. `on_bad_record`: see `bad_records`.
     """
 
     source: str
@@ -78,11 +85,14 @@ class ArchiveConfig:
     group: str | None = None
     decoding: Decoding | None = None
     upsert: bool = False
+    on_bad_record: str | None = None
 
 
 @dataclass
 class ArchiveResult:
-    """What one run appended. `ledger` is the table's at the end."""
+    """What one run appended; `bad`: how many records were bad, by reason. `ledger` is the table's
+    at the end.
+    """
 
     to: str
     format: str
@@ -90,6 +100,7 @@ class ArchiveResult:
     batches: int = 0
     gaps: list[guards.Gap] = field(default_factory=list)
     missed: list[guards.Missed] = field(default_factory=list)
+    bad: dict[str, int] = field(default_factory=dict)
     ledger: Ledger = field(default_factory=Ledger)
 
     @property
@@ -103,7 +114,8 @@ class ArchiveResult:
         return {}
 
     def __str__(self) -> str:
-        return f"{self.rows:,} records in {self.batches} batches to {self.to} ({self.format})"
+        bad = f"; bad records: {bad_records.said(self.bad)}" if self.bad else ""
+        return f"{self.rows:,} records in {self.batches} batches to {self.to} ({self.format}){bad}"
 
     def to_json(self) -> dict[str, object]:
         topics = self.ledger.to_json()["topics"]
@@ -113,6 +125,7 @@ class ArchiveResult:
             "rows": self.rows,
             "batches": self.batches,
             "findings": self.findings,
+            "bad_records": self.bad,
             "topics": topics,
             "deleted_before": {
                 each.topic: {str(number): start for number, start in each.starts.items()}
@@ -122,10 +135,13 @@ class ArchiveResult:
 
 
 def transform(records: DataFrame) -> DataFrame:
-    """The connector's columns and the UTC day."""
+    """The connector's columns and the UTC day; the timestamp as it was written, where that is
+    there.
+    """
     from pyspark.sql.functions import col, to_date
 
-    return records.select(*COLUMNS, to_date(col("timestamp")).alias("date"))
+    more = [name for name in (bad_records.WRITTEN_MS,) if name in records.columns]
+    return records.select(*COLUMNS, to_date(col("timestamp")).alias("date"), *more)
 
 
 @as_pipeline_error
@@ -137,6 +153,7 @@ def run(
     figures: Figures | None = None,
 ) -> ArchiveResult:
     """Archive. Raises PipelineError, with nothing written by the batch that it stopped."""
+    bad_records.check(config.on_bad_record)
     source = sources.parse(config.source, client=config.client)
     target = table.to_append(spark, config.to, config.format)
     check_upsert(config, target.format)
@@ -156,6 +173,20 @@ def run(
         if config.interval is not None:
             look_again(archive.catch_up, config.interval, archive.stopper, archive.progress)
     return archive.result
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """What a job says of a record that it stopped at, as one line."""
+    try:
+        yield
+    except PipelineError:
+        raise
+    except Exception as error:
+        refused = keyless(error) or bad_records.refused(error)
+        if refused is None:
+            raise
+        raise refused from error
 
 
 def check_upsert(config: ArchiveConfig, form: str | None) -> None:
@@ -194,6 +225,9 @@ class Archive:
         self.name, self.about = uuid.uuid4().hex, ""
         self.goal: Offsets | None = None
         self.conflicts = 0
+        self.goes_on = config.on_bad_record in (bad_records.NULL, bad_records.DEAD_LETTER)
+        self.lenient = self.goes_on and isinstance(source, SegmentsSource)
+        self.dead_letters = bad_records.DeadLetters(target)
 
     def catch_up(self) -> None:
         """Batches up to where the source ended at the first of them."""
@@ -212,10 +246,17 @@ class Archive:
         try:
             self.batch(extent, plan)
         except AnotherWriterError:
+            self.dead_letters.remove(self.result.ledger.batch + 1)
             self.columns.forget()
             self.conflicts += 1
             if self.conflicts == CONFLICTS_IN_A_ROW:
                 raise
+            return True
+        except Exception as error:
+            if self.lenient or not self.goes_on or not of_a_timestamp(error):
+                raise
+            self.lenient = True
+            self.progress.say(f"archive: {self.about}{TIMESTAMP_FOUND}")
             return True
         self.conflicts = 0
         self.shown(extent.end, plan.end)
@@ -255,17 +296,16 @@ class Archive:
             isolation=self.config.isolation,
         )
         wanted = Wanted(
-            COLUMNS,
+            (*COLUMNS, bad_records.WRITTEN_MS) if self.lenient else COLUMNS,
             plan.start,
             plan.end,
             only_named=True,
             isolation=self.config.isolation,
             run=self.name,
             at_most=self.config.max_records,
+            lenient=self.lenient,
         )
-        records = sources.read(self.spark, self.source, wanted)
-        rows = last_of_each_key(transform(records)) if upsert else transform(records)
-        rows = self.columns.added(rows, sorted(extent.ids), self.result.ledger)
+        records = transform(sources.read(self.spark, self.source, wanted))
         if not self.result.ledger.batch:
             table.claim(self.target)
         missed = guards.missed(self.result.ledger, plan.start)
@@ -275,11 +315,38 @@ class Archive:
         with self.progress.step(
             f"archive: {self.about}batch {after.batch}, {plan.offsets:,} offsets", self.spark
         ):
-            count = self.upsert(rows, after) if upsert else self.append(rows, plan, after)
-        self.figures.committed(count, time.monotonic() - began)
+            rows, counted = self.prepared(records, sorted(extent.ids), after)
+            with refusals():
+                count = self.upsert(rows, after) if upsert else self.append(rows, plan, after)
+            bad = counted()
+        self.figures.committed(count, time.monotonic() - began, bad)
         self.result.ledger, self.result.gaps = after, [*self.result.gaps, *plan.gaps]
         self.result.missed += missed
         self.result.rows, self.result.batches = self.result.rows + count, self.result.batches + 1
+        self.result.bad = bad_records.together(self.result.bad, bad)
+
+    def prepared(
+        self, rows: DataFrame, topics: Sequence[str], after: Ledger
+    ) -> tuple[DataFrame, Callable[[], dict[str, int]]]:
+        """The rows of the batch, and what says after their commit how many were bad."""
+        choice, upsert, ledger = self.config.on_bad_record, self.config.upsert, self.result.ledger
+        if choice is None:
+            rows = last_of_each_key(rows) if upsert else rows
+            return self.columns.added(rows, topics, ledger), dict
+        rows = self.columns.added(rows, topics, ledger)
+        why = bad_records.reason(rows.columns, needs_key=upsert)
+        counted: Callable[[], dict[str, int]] = dict
+        if choice == bad_records.FAIL:
+            rows = bad_records.refusing(rows, why)
+        elif choice == bad_records.NULL:
+            counting = bad_records.Counting(rows, why)
+            rows, counted = counting.rows, counting.counts
+            rows = rows.where("key is not null") if upsert else rows
+        elif upsert or self.lenient or self.config.decoding:
+            found = self.dead_letters.write(rows, why, after.batch)
+            rows, counted = rows.where(why.isNull()), lambda: found
+        rows = rows.drop(bad_records.WRITTEN_MS)
+        return last_of_each_key(rows) if upsert else rows, counted
 
     def append(self, rows: DataFrame, plan: guards.Plan, after: Ledger) -> int:
         """How many rows."""
@@ -300,11 +367,5 @@ class Archive:
 
     def upsert(self, rows: DataFrame, after: Ledger) -> int:
         """How many rows of the table changed. PipelineError for a record without key."""
-        try:
-            with sized(self.spark, self.config.file_mb):
-                return self.target.upsert(rows, after)
-        except Exception as error:
-            refused = keyless(error)
-            if refused is None:
-                raise
-            raise refused from error
+        with sized(self.spark, self.config.file_mb):
+            return self.target.upsert(rows, after)

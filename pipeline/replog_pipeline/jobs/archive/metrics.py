@@ -38,6 +38,14 @@ class FiguresCollector(Collector):
         yield CounterMetricFamily(
             "replog_archive_rows", "Records that this run has committed.", value=now.rows
         )
+        bad = CounterMetricFamily(
+            "replog_archive_bad_records",
+            "Records of committed batches that could not be rows as they are.",
+            labels=("reason",),
+        )
+        for reason, count in now.bad.items():
+            bad.add_metric((reason,), count)
+        yield bad
         yield SummaryMetricFamily(
             "replog_archive_batch_seconds",
             "Batches that this run has committed, and how long they took.",

@@ -20,10 +20,12 @@ import random
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from replog_pipeline.errors import PipelineError, as_pipeline_error, line_of
-from replog_pipeline.jobs.archive import value_columns
+from replog_pipeline.jobs.archive import bad_records, value_columns
+from replog_pipeline.jobs.archive.bad_records import said, together
 from replog_pipeline.jobs.archive.figures import Figures
 from replog_pipeline.jobs.archive.job import (
     Archive,
@@ -69,20 +71,27 @@ class TopicsResult:
         """The gaps that were allowed."""
         return [line for each in self.tables.values() for line in each.findings]
 
+    @property
+    def bad(self) -> dict[str, int]:
+        """Bad records by reason."""
+        return reduce(together, (each.bad for each in self.tables.values()), {})
+
     def to_json(self) -> dict[str, object]:
         return {
             "to": self.to,
             "rows": self.rows,
             "batches": self.batches,
             "findings": self.findings,
+            "bad_records": self.bad,
             "refused": self.refused,
             "tables": [each.to_json() for each in self.tables.values()],
         }
 
     def __str__(self) -> str:
+        bad = f"; bad records: {said(self.bad)}" if self.bad else ""
         return (
             f"{self.rows:,} records in {self.batches:,} batches to {len(self.tables):,} tables "
-            f"in {self.to}"
+            f"in {self.to}{bad}"
         )
 
 
@@ -95,6 +104,7 @@ def run_topics(
     figures: Figures | None = None,
 ) -> TopicsResult:
     """Archive each topic into its table. Raises PipelineError where none can be."""
+    bad_records.check(config.on_bad_record)
     pattern = parse_pattern(config.source, "--from", config.client)
     check_folder(spark, config.to)
     topics = Topics(

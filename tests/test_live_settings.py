@@ -41,6 +41,9 @@ OTHERS: dict[str, Callable[[MemoryBroker], Any]] = {
     "leader.replication.throttled.rate": lambda house: (
         house.broker.role.replica_manager.leader_quota._bound()
     ),
+    "group.consumer.assignment.interval.ms": lambda house: (
+        house.broker.role.groups.context.settings.consumer.defaults.assignment_interval_ms
+    ),
     "log.cleaner.backoff.ms": lambda house: cleaner_config(house, "backoff.ms"),
     "log.cleaner.dedupe.buffer.size": lambda house: cleaner_config(house, "dedupe.buffer.size"),
     "log.cleaner.io.buffer.load.factor": lambda house: cleaner_config(
@@ -140,6 +143,7 @@ AT_EACH_USE = frozenset(
         "compression.type",
         "compression.zstd.level",
         "cordoned.log.dirs",
+        "group.consumer.assignment.interval.ms",
         "log.cleaner.delete.retention.ms",
         "log.cleaner.max.compaction.lag.ms",
         "log.cleaner.min.cleanable.ratio",

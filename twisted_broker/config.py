@@ -117,6 +117,47 @@ def _password(name: str, doc: str, **more: Any) -> Setting:
     return Setting(name, Type.PASSWORD, None, doc, nullable=True, **more)
 
 
+def _consumer_group_rows() -> tuple[Setting, ...]:
+    """Those of KIP-848. A group's own `consumer.x` stands before `group.consumer.x`, and between
+    `group.consumer.min.x` and `group.consumer.max.x`.
+    """
+    rows: list[Setting] = []
+    for name, default, low, least, most, doc, is_live in (
+        ("session.timeout", 45000, 1, 45000, 60000, "Silence after which a member is gone", False),
+        ("heartbeat.interval", 5000, 1, 5000, 15000, "Time between a member's heartbeats", False),
+        ("assignment.interval", 1000, 0, 0, 15000, "Shortest time between assignments", True),
+    ):
+        rows += (
+            _int(f"group.consumer.{name}.ms", default, f"{doc}.", low, unit="ms", live=is_live),
+            _int(
+                f"group.consumer.min.{name}.ms", least, f"{doc}: a group's least.", low, unit="ms"
+            ),
+            _int(f"group.consumer.max.{name}.ms", most, f"{doc}: a group's most.", low, unit="ms"),
+        )
+    return (
+        *rows,
+        _int("group.consumer.max.size", INT_MAX, "Members of one consumer group.", 1),
+        _list(
+            "group.consumer.assignors",
+            ("uniform", "range"),
+            "Assignors of consumer groups; the first is used where members name none.",
+        ),
+        _text(
+            "group.consumer.migration.policy",
+            "bidirectional",
+            "Whether a group with members changes between the classic and the consumer protocol.",
+        ),
+        _int(
+            "group.consumer.regex.refresh.interval.ms",
+            600000,
+            "Time after which the topics of a pattern are looked up again.",
+            10000,
+            unit="ms",
+            internal=True,
+        ),
+    )
+
+
 def _tls_rows() -> tuple[Setting, ...]:
     """The rows of TLS. Each may also be set as `listener.name.NAME.x`; only that form is live."""
     return (
@@ -1039,6 +1080,13 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         unit="ms",
     ),
     _int("group.max.size", INT_MAX, "Members of one group.", 1),
+    _list(
+        "group.coordinator.rebalance.protocols",
+        ("classic", "consumer", "streams"),
+        "Protocols of groups that are served.",
+        choices=("classic", "consumer", "share", "streams"),
+    ),
+    *_consumer_group_rows(),
 )
 
 LIVE_BROKER_SETTINGS = frozenset(name for name, row in BROKER_SETTINGS.items() if row.live)

@@ -38,6 +38,8 @@ _GUARDS = {
     "create.topic.policy.class.name": ("", "permissions decide who may create topics"),
     "alter.config.policy.class.name": ("", "permissions decide who may alter settings"),
 }
+_ASSIGNORS = frozenset({"uniform", "range"})
+_POLICIES = ("bidirectional", "upgrade", "downgrade", "disabled")
 _JOINED = re.compile(r",\s*User:")
 _MOST_PORT = 65535
 
@@ -54,6 +56,48 @@ def check_together(config: BrokerConfig) -> None:
     _check_connections(config)
     _check_cordoned(config)
     _check_access(config)
+    _check_groups(config)
+
+
+def _check_groups(config: BrokerConfig) -> None:
+    protocols = config["group.coordinator.rebalance.protocols"]
+    if isinstance(protocols, tuple) and "classic" not in protocols:
+        raise ConfigError(
+            "group.coordinator.rebalance.protocols", ",".join(protocols), "classic among them"
+        )
+    assignors = config["group.consumer.assignors"]
+    if not isinstance(assignors, tuple) or not assignors or set(assignors) - _ASSIGNORS:
+        raise ConfigError(
+            "group.consumer.assignors",
+            config.static.get("group.consumer.assignors", ""),
+            "uniform, range or both",
+            "no class is loaded by its name",
+        )
+    policy = str(config["group.consumer.migration.policy"])
+    if policy.lower() not in _POLICIES:
+        raise ConfigError("group.consumer.migration.policy", policy, ", ".join(_POLICIES))
+    for name in ("session.timeout.ms", "heartbeat.interval.ms", "assignment.interval.ms"):
+        least, most = (config.integer(f"group.consumer.{each}.{name}") for each in ("min", "max"))
+        if most < least:
+            raise ConfigError(
+                f"group.consumer.max.{name}", most, f"group.consumer.min.{name}, {least}, or more"
+            )
+        value = config.integer(f"group.consumer.{name}")
+        if not least <= value <= most:
+            raise ConfigError(
+                f"group.consumer.{name}",
+                value,
+                f"what group.consumer.min.{name} and group.consumer.max.{name} allow, "
+                f"{least} to {most}",
+            )
+    session = config.integer("group.consumer.session.timeout.ms")
+    heartbeat = config.integer("group.consumer.heartbeat.interval.ms")
+    if session <= heartbeat:
+        raise ConfigError(
+            "group.consumer.heartbeat.interval.ms",
+            heartbeat,
+            f"less than group.consumer.session.timeout.ms, {session}",
+        )
 
 
 def super_users(config: BrokerConfig) -> frozenset[str]:

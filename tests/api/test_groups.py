@@ -430,7 +430,7 @@ def test_a_broker_that_is_no_coordinator_says_so():
 def test_every_row_of_groups_and_offsets_has_its_function():
     """The API table and these modules agree."""
     rows = [row for row in ROUTES if row.messages in ("groups", "offsets")]
-    assert len(rows) == 11 and all(callable(row.function(False)) for row in rows)
+    assert len(rows) == 13 and all(callable(row.function(False)) for row in rows)
 
 
 def test_an_answer_about_large_groups_is_bounded(monkeypatch):

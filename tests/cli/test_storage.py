@@ -35,8 +35,8 @@ def test_a_directory_a_node_and_a_cluster(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert done.output.splitlines() == [
         f"formatted {tmp_path}/a/b for node 7 of cluster {CLUSTER}",
-        "a new cluster begins with eligible.leader.replicas.version 1, metadata.version 30, "
-        "transaction.version 2",
+        "a new cluster begins with eligible.leader.replicas.version 1, group.version 1, "
+        "metadata.version 30, transaction.version 2",
     ]
     found = read_meta_properties(OsFileSystem(), str(tmp_path / "a/b"))
     assert found is not None and (found.node_id, found.cluster_id) == (7, CLUSTER)
@@ -57,7 +57,8 @@ def test_all_directories_of_a_file(tmp_path: Path) -> None:
     done = formatted("--config", file, "--release-version", "4.0")
     assert (
         done.exit_code == 0
-        and "begins with metadata.version 25, transaction.version 2\n" in done.output
+        and "begins with group.version 1, metadata.version 25, transaction.version 2\n"
+        in done.output
     ), done.output
     found = [read_meta_properties(OsFileSystem(), str(tmp_path / n)) for n in ("1", "2", "meta")]
     assert len({each.directory_id for each in found if each}) == 3
@@ -95,7 +96,7 @@ def test_metadata_without_an_owner_is_not_formatted_over(tmp_path: Path) -> None
         (["--release-version", "2.8"], "--release-version takes 3.7, 3.8, 3.9, 4.0"),
         (["--feature", "metadata.version"], "--feature takes NAME=LEVEL"),
         (["--feature", "metadata.version=3"], "metadata.version can be 17 to 30, not 3"),
-        (["--feature", "group.version=1"], "group.version is not served"),
+        (["--feature", "share.version=1"], "share.version is not served"),
         (["-r", "4.0", "-f", "metadata.version=25"], "contradict: give one"),
         (["-r", "3.9", "-f", "eligible.leader.replicas.version=1"], "needs metadata.version 23"),
         (["--set", "node.id"], "--set takes NAME=VALUE"),
@@ -138,6 +139,7 @@ def test_a_broker_starts_on_it(tmp_path: Path) -> None:
     assert node.broker.parts.controller.image.features == {
         "metadata.version": 29,
         "eligible.leader.replicas.version": 1,
+        "group.version": 1,
         "transaction.version": 2,
     }
     node.stop()

@@ -169,6 +169,7 @@ def test_features_that_are_beyond_a_broker_are_named(fixture: ControllerFixture)
         features={
             "metadata.version": FeatureRange(7, 21),
             "eligible.leader.replicas.version": FeatureRange(0, 1),
+            "group.version": FeatureRange(0, 1),
             "transaction.version": FeatureRange(0, 2),
         },
     )

@@ -15,7 +15,7 @@ from twisted_broker.cluster.feature_changes import (
     UPGRADE,
     update_features,
 )
-from twisted_broker.cluster.features import TRANSACTION_VERSION
+from twisted_broker.cluster.features import GROUP_VERSION, TRANSACTION_VERSION
 from twisted_broker.cluster.partition_change import ELR_FEATURE
 from twisted_broker.cluster.records import LATEST_METADATA_VERSION
 from twisted_broker.config import BrokerConfig
@@ -215,6 +215,7 @@ def test_a_change_is_durable_when_it_is_answered(fixture):
     fixture.restart()
     assert fixture.controller.image.features == {
         METADATA_VERSION: LATEST_METADATA_VERSION,
+        GROUP_VERSION: 1,
         TRANSACTION_VERSION: 2,
     }
 

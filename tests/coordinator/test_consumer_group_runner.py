@@ -76,9 +76,8 @@ class RunnerRun:
 
     def send(self, member_id, epoch, group=None, may_describe=lambda name: True, **fields):
         group = group or self.group
-        leading = fields.pop("leading", ())
         request = HeartbeatRequest(group.group_id, member_id, epoch, **fields)
-        return Asked(self.runner.heartbeat(group, request, may_describe, leading))
+        return Asked(self.runner.heartbeat(group, request, may_describe))
 
     def join(self, member_id, names=("ta",), **fields):
         return self.send(
@@ -148,7 +147,8 @@ def test_a_heartbeat_without_a_pause_is_answered_at_once(run):
 def test_the_batch_begins_with_the_tombstone_of_the_group_that_was_replaced(run):
     """GN 2.10, 2.102."""
     tombstone = group_record("g", None)
-    run.join("a", leading=[tombstone])
+    run.runner.begin_with(run.group, [tombstone])
+    run.join("a")
     assert run.store.records(INDEX)[0] == tombstone
     assert len(run.store.records(INDEX)) == 6
 

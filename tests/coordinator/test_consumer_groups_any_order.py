@@ -159,7 +159,7 @@ class AnyOrder(RuleBasedStateMachine):
         for key, value in run.store.records(INDEX):
             replay.apply(decode_record(key, value))
         replay.finish()
-        run.group = replay.groups.get("g", ConsumerGroup("g"))
+        run.group = replay.groups.get("g") or ConsumerGroup("g")
         run.runner = run.new_runner()
         run.runner.group_loaded(run.group)
 

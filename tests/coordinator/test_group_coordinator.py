@@ -108,7 +108,9 @@ def test_unknown_groups():
     run = BrokerRun()
     assert now(run.sync("m", 1)).error is E.UNKNOWN_MEMBER_ID
     assert run.coordinator.heartbeat("g", "m", None, 1) is E.UNKNOWN_MEMBER_ID
-    assert [a.error for a in run.coordinator.leave("g", [("m", None)])] == [E.UNKNOWN_MEMBER_ID]
+    assert [a.error for a in now(run.coordinator.leave("g", [("m", None)]))] == [
+        E.UNKNOWN_MEMBER_ID
+    ]
     assert run.coordinator.describe("g") is None
 
 

@@ -109,7 +109,7 @@ def test_an_idle_group_holds_no_dict_of_its_own_but_its_offsets() -> None:
     shard = coordinator.runtime.shards[INDEX]
     now(run.commit(OffsetToCommit("t", 0, 5), group="committed"))
     member_id = run.stable("left")
-    assert coordinator.leave("left", [(member_id, None)])[0].error is E.NONE
+    assert now(coordinator.leave("left", [(member_id, None)]))[0].error is E.NONE
     run.settle()
     for name in ("g1", "g2", "committed", "left"):
         entry = shard.groups[name]

@@ -157,6 +157,10 @@ BEHAVIOUR = """
 - **A group coordinator that takes over** answers COORDINATOR_LOAD_IN_PROGRESS until what it read is below the high watermark. Where that takes over a
   second, as with an ISR below its minimum, it serves OffsetFetch, DescribeGroups and ListGroups of what is below; an offset above is
   UNSTABLE_OFFSET_COMMIT, or COORDINATOR_LOAD_IN_PROGRESS without `require_stable`, where Kafka gives the value before it. Kafka serves at once, refuses what it cannot write with COORDINATOR_NOT_AVAILABLE, and holds back other answers.
+- **Consumer groups (KIP-848)** and classic groups: a group with members stays of its protocol, whatever `group.consumer.migration.policy`
+  says; one without any becomes one of the protocol of whoever joins next, and keeps its offsets. Of equal votes the first of
+  `group.consumer.assignors` wins, members are ordered by their ids where Kafka has the order of a hash map, and neither assignor can be a class. Patterns are RE2's with
+  the bounds of ListTransactions', and a group has 100 of them at most (INVALID_REQUEST). ConsumerGroupDescribe is bounded as DescribeGroups is.
 - **A log beside the directory of its replica** is not served while that directory, by the metadata, is offline: it may be an older one (one log line
   names both). Kafka serves any log that it finds.
 - **A replica that a metadata snapshot does not list** is kept as `TOPIC-N.<hex>-stray`, not deleted. A replica is deleted only when a record of the
@@ -209,10 +213,11 @@ BEHAVIOUR = """
 | partitions in one Fetch of more than 400 | 10,000 more than the broker holds | the connection is closed, one log line |
 | bytes of long requests in memory (`queued.max.request.bytes`) | 128 MiB; Kafka: no limit | connections with long requests wait |
 | topics that one Metadata request may create | 1,000 | the others are not created |
-| consumer groups that one broker serves | 1,000,000 | an idle group is dropped from memory, else COORDINATOR_NOT_AVAILABLE |
-| members of one group, whatever `group.max.size` is; ids given to members that did not come back yet | 3,000 each | GROUP_MAX_SIZE_REACHED |
+| groups that one broker serves | 1,000,000 | an idle classic group is dropped from memory, else COORDINATOR_NOT_AVAILABLE |
+| members of one group, whatever `group.max.size` and `group.consumer.max.size` are; ids given to members that did not come back yet | 3,000 each | GROUP_MAX_SIZE_REACHED |
 | metadata of all members of one group together | 32 MiB | GROUP_MAX_SIZE_REACHED |
 | protocols that one member names in JoinGroup | 100 | INVALID_REQUEST |
+| topics that one member names in ConsumerGroupHeartbeat | 10,000 | INVALID_REQUEST |
 | members, metadata and assignments in one answer of DescribeGroups | 64 MiB, each member counted with 300 bytes more | COORDINATOR_LOAD_IN_PROGRESS for the other groups: clients request them again |
 | subscriptions and assignments in one group's record (a topic takes 1 MiB unless it is set otherwise) | 8 MiB | UNKNOWN_SERVER_ERROR, as for a record that the topic refuses |
 | topics in all subscriptions of one group | 50,000 | the group counts as subscribed to every topic: its offsets do not expire while it is stable |

@@ -1,17 +1,18 @@
 """JoinGroup, SyncGroup, Heartbeat, LeaveGroup; ListGroups, DescribeGroups, DeleteGroups: the wire's
-side of classic groups.
+side of classic groups, and what is asked of all groups.
 
 1. Permission first: READ on the group to be a member, DESCRIBE to see it, DELETE to delete it.
 2. What a version cannot say is said the way that version's clients understand: no null protocol
    below v7, one member's error as the whole answer's below LeaveGroup v3, a group that does not
    exist as Dead below DescribeGroups v6.
-3. A join and a sync wait for the group, DeleteGroups for its tombstones; nothing else waits.
+3. A join and a sync wait for the group, DeleteGroups for its tombstones, LeaveGroup in a consumer
+   group for its records; nothing else waits.
 4. Every loop over what a client named, or over all groups, is in slices (`turns.py`).
 5. An answer of DescribeGroups is bounded, however often a large group is named: groups that have no
    room get COORDINATOR_LOAD_IN_PROGRESS, for which clients request them again. The first has room.
 
-Source: Apache Kafka 4.3.1 `KafkaApis`, `JoinGroupRequest`, `LeaveGroupResponse`. Not here: groups
-of KIP-848, share and streams groups.
+Source: Apache Kafka 4.3.1 `KafkaApis`, `JoinGroupRequest`, `LeaveGroupResponse`. Not here: the
+protocol of consumer groups (`consumer_groups.py`), share and streams groups.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from twisted_broker.coordinator.group_coordinator import (
 from twisted_broker.coordinator.group_requests import (
     JoinAnswer,
     JoinRequest,
+    LeaveAnswer,
     SyncAnswer,
     SyncRequest,
 )
@@ -62,7 +64,6 @@ from twisted_broker.wire.messages.groups import (
 from twisted_broker.wire.primitives import uvarint
 from twisted_broker.wire.schema import encode
 
-CLASSIC = "classic"
 DEAD = "Dead"
 NO_REBALANCE_TIMEOUT_VERSION = 0
 FIRST_WITH_KNOWN_MEMBER_ID = 4
@@ -170,15 +171,16 @@ async def heartbeat(context: RequestContext, request: HeartbeatRequest) -> Heart
 async def leave_group(context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
     check_group(context, request.group_id, Operation.READ)
     if context.version < FIRST_LEAVE_OF_SEVERAL:
-        return LeaveGroupResponse(
-            error_code=context.groups.leave(request.group_id, [(request.member_id, None)])[0].error
+        left: list[LeaveAnswer] = await context.groups.leave(
+            request.group_id, [(request.member_id, None)]
         )
+        return LeaveGroupResponse(error_code=left[0].error)
     answers: list[Any] = []
     for start in range(0, len(request.members) or 1, SLICE_ELEMENTS):
         if start:
             await context.next_turn()
         some = request.members[start : start + SLICE_ELEMENTS]
-        answers += context.groups.leave(
+        answers += await context.groups.leave(
             request.group_id, [(m.member_id, m.group_instance_id) for m in some]
         )
     return LeaveGroupResponse(
@@ -217,7 +219,7 @@ def _listing(
                 group_id=g.group_id,
                 protocol_type=g.protocol_type,
                 group_state=g.state,
-                group_type=CLASSIC,
+                group_type=g.group_type,
             )
             for g in some
             if wanted(g)
@@ -236,7 +238,9 @@ def _wanted(context: RequestContext, request: ListGroupsRequest) -> Callable[[Gr
     types = {name.lower() for name in request.types_filter}
 
     def is_wanted(group: GroupListing) -> bool:
-        if (states and group.state.lower() not in states) or (types and CLASSIC not in types):
+        if (states and group.state.lower() not in states) or (
+            types and group.group_type not in types
+        ):
             return False
         return sees_all or context.may(
             Operation.DESCRIBE, ResourceType.GROUP, group.group_id, noted=False
@@ -313,7 +317,7 @@ def _describe(context: RequestContext, group_id: str) -> DescribeGroupsResponseD
         if context.version >= FIRST_WITH_GROUP_ID_NOT_FOUND:
             group.error_code, group.error_message = (
                 ErrorCode.GROUP_ID_NOT_FOUND,
-                f"Group {group_id} not found.",
+                context.groups.why_not_classic(group_id),
             )
         return group
     return DescribeGroupsResponseDescribedGroup(

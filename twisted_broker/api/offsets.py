@@ -295,6 +295,7 @@ async def _commit(
                 request.retention_time_ms,
                 offsets,
                 ErrorCode.GROUP_ID_NOT_FOUND if is_new else ErrorCode.ILLEGAL_GENERATION,
+                knows_member_epochs=is_new,
             )
         )
     except BrokerError as refusal:
@@ -408,7 +409,12 @@ async def offset_fetch(context: RequestContext, request: OffsetFetchRequest) -> 
         answer = OffsetFetchResponseGroup(group_id=group.group_id)
         try:
             answer.topics = await _fetch_group(
-                context, group.group_id, group.topics, request.require_stable
+                context,
+                group.group_id,
+                group.topics,
+                request.require_stable,
+                group.member_id,
+                group.member_epoch,
             )
         except BrokerError as refusal:
             answer.error_code = refusal.code
@@ -417,13 +423,19 @@ async def offset_fetch(context: RequestContext, request: OffsetFetchRequest) -> 
 
 
 async def _fetch_group(
-    context: RequestContext, group_id: str, wanted: Sequence[Any] | None, require_stable: bool
+    context: RequestContext,
+    group_id: str,
+    wanted: Sequence[Any] | None,
+    require_stable: bool,
+    member_id: str | None = None,
+    member_epoch: int = -1,
 ) -> list[Any]:
     """The group's topics; raises BrokerError."""
     context.elements_left -= 4
     if context.elements_left < 0:
         await context.next_turn()
     check_group(context, group_id, Operation.DESCRIBE)
+    context.groups.check_fetch(group_id, member_id, member_epoch)
     answers = _Answers(context.version)
     if wanted is None:
         return await _all_topics(context, answers, group_id, require_stable)

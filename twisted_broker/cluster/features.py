@@ -16,10 +16,11 @@ from twisted_broker.cluster.records import LATEST_METADATA_VERSION, MINIMUM_META
 from twisted_broker.image.entries import FeatureRange
 from twisted_broker.image.metadata_image import METADATA_VERSION, MetadataImage
 
-TRANSACTION_VERSION = "transaction.version"
+TRANSACTION_VERSION, GROUP_VERSION = "transaction.version", "group.version"
 
 SUPPORTED_FEATURES: Mapping[str, FeatureRange] = {
     ELR_FEATURE: FeatureRange(0, 1),
+    GROUP_VERSION: FeatureRange(0, 1),
     "kraft.version": FeatureRange(0, 0),
     METADATA_VERSION: FeatureRange(MINIMUM_METADATA_VERSION, LATEST_METADATA_VERSION),
     TRANSACTION_VERSION: FeatureRange(0, 2),
@@ -34,9 +35,15 @@ BROKER_FEATURES: Mapping[str, FeatureRange] = {
 INITIAL_LEVELS: Mapping[str, int] = {
     METADATA_VERSION: LATEST_METADATA_VERSION,
     ELR_FEATURE: 1,
+    GROUP_VERSION: 1,
     TRANSACTION_VERSION: 2,
 }
-"""What a new cluster finalises; group, share and streams versions stay 0 until they are served."""
+"""What a new cluster finalises; share and streams versions stay 0 until they are served."""
+
+
+def serves_consumer_groups(image: MetadataImage) -> bool:
+    """Whether the cluster has finalised the protocol of KIP-848."""
+    return image.features.get(GROUP_VERSION, 0) >= 1
 
 
 def transaction_version(image: MetadataImage) -> int:

@@ -35,6 +35,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import Enum
+from typing import ClassVar
 
 from twisted_broker.coordinator.empty_dict import EMPTY_DICT
 from twisted_broker.coordinator.group_records import GroupMetadata, MemberSnapshot
@@ -141,6 +142,7 @@ class ClassicGroupMember:
 class ClassicGroup:
     """One group."""
 
+    group_type: ClassVar[str] = "classic"
     __slots__ = (
         "awaiting_join_count",
         "generation",
@@ -192,6 +194,14 @@ class ClassicGroup:
         self.state_timestamp_ms = wall_ms
         if state is EMPTY and not self.members:
             self._hold_no_members()
+
+    @property
+    def is_empty(self) -> bool:
+        return self.state is EMPTY
+
+    @property
+    def is_dead(self) -> bool:
+        return self.state is DEAD
 
     def can_rebalance(self) -> bool:
         return PREPARING in NEXT_STATES[self.state]

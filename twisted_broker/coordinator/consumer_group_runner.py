@@ -26,6 +26,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
@@ -38,9 +39,10 @@ from twisted_broker.coordinator.consumer.decision import (
     Environment,
     TimerChange,
 )
+from twisted_broker.coordinator.consumer.describe import DescribedGroup, describe
 from twisted_broker.coordinator.consumer.group import ConsumerGroup
 from twisted_broker.coordinator.consumer.heartbeat import heartbeat
-from twisted_broker.coordinator.consumer.leaving import leave, remove_members
+from twisted_broker.coordinator.consumer.leaving import leave, leave_several, remove_members
 from twisted_broker.coordinator.consumer.member import UNREVOKED
 from twisted_broker.coordinator.consumer.metadata_hash import TopicHashes
 from twisted_broker.coordinator.consumer.patterns import patterns_resolved, resolve_patterns
@@ -50,8 +52,10 @@ from twisted_broker.coordinator.coordinator_context import (
     AppendUndecided,
     CoordinatorContext,
     append_error,
+    refusal,
 )
 from twisted_broker.coordinator.group_records import KeyValue, batch_in_steps
+from twisted_broker.coordinator.group_requests import LeaveAnswer
 from twisted_broker.coordinator.session_timer import SessionTimer
 from twisted_broker.image.metadata_image import MetadataImage
 from twisted_broker.turns import Steps
@@ -69,16 +73,18 @@ def _sees_all(topic: str) -> bool:
     return True
 
 
+def _ignore(group: ConsumerGroup) -> None:
+    """Nobody needs to know."""
+
+
 @dataclass(slots=True)
 class _Job:
-    """One thing asked of a group. `leading`: records of another kind that its batch begins with;
-    `may_describe`: whether the one who asks may see a topic; `refused`: what follows when its
-    records are not written.
+    """One thing asked of a group. `may_describe`: whether the one who asks may see a topic;
+    `refused`: what follows when its records are not written.
     """
 
     decide: _Decide
-    answer: Deferred[HeartbeatAnswer] | None = None
-    leading: Sequence[KeyValue] = ()
+    answer: Deferred[Any] | None = None
     may_describe: Callable[[str], bool] = _sees_all
     refused: Callable[[], None] | None = None
 
@@ -91,7 +97,7 @@ class _Commit:
     """
 
     undecided: ErrorCode = ErrorCode.NONE
-    waiting: list[tuple[Deferred[HeartbeatAnswer], HeartbeatAnswer]] = field(default_factory=list)
+    waiting: list[tuple[Deferred[Any], Any]] = field(default_factory=list)
 
     def end(self, error: ErrorCode) -> None:
         waiting, self.waiting = self.waiting, []
@@ -104,7 +110,8 @@ class _Commit:
 
 class ConsumerGroupRunner:
     """`append` is the shard's, `image` gives the present metadata, `settings` those of a group by
-    its id, at the moment of a decision.
+    its id, at the moment of a decision. `line_over(group)` is called when all that was asked of a
+    group is decided.
     """
 
     __slots__ = (
@@ -114,6 +121,8 @@ class ConsumerGroupRunner:
         "_hashes",
         "_image",
         "_is_closed",
+        "_leading",
+        "_line_over",
         "_lines",
         "_settings",
         "_timers",
@@ -126,9 +135,11 @@ class ConsumerGroupRunner:
         append: Callable[[bytes], Deferred[int]],
         image: Callable[[], MetadataImage],
         settings: Callable[[str], ConsumerGroupSettings],
+        line_over: Callable[[ConsumerGroup], None] = _ignore,
     ) -> None:
         self._context, self._append = context, append
-        self._image, self._settings = image, settings
+        self._image, self._settings, self._line_over = image, settings, line_over
+        self._leading: dict[ConsumerGroup, Sequence[KeyValue]] = {}
         self._hashes = TopicHashes()
         self._lines: dict[ConsumerGroup, deque[_Job]] = {}
         self._commits: dict[ConsumerGroup, list[_Commit]] = {}
@@ -143,23 +154,40 @@ class ConsumerGroupRunner:
         group: ConsumerGroup,
         request: HeartbeatRequest,
         may_describe: Callable[[str], bool] = _sees_all,
-        leading: Sequence[KeyValue] = (),
     ) -> Deferred[HeartbeatAnswer]:
         """Fires with the answer, or fails with BrokerError. The request has passed
-        `check_request`; `leading`: the tombstone of an empty group of another kind.
+        `check_request`.
         """
         answer: Deferred[HeartbeatAnswer] = Deferred()
         decide = leave if request.member_epoch < 0 else heartbeat
         self._ask(
             group,
-            _Job(
-                lambda: decide(group, request, self._environment(group)),
-                answer,
-                leading,
-                may_describe,
-            ),
+            _Job(lambda: decide(group, request, self._environment(group)), answer, may_describe),
         )
         return answer
+
+    def leave_several(
+        self, group: ConsumerGroup, leavers: Sequence[tuple[str, str | None]]
+    ) -> Deferred[list[LeaveAnswer]]:
+        """A LeaveGroup: (member id, instance id) each. Fires, or fails with BrokerError."""
+        answer: Deferred[list[LeaveAnswer]] = Deferred()
+        self._ask(
+            group,
+            _Job(lambda: leave_several(group, leavers, self._environment(group)), answer),
+        )
+        return answer
+
+    def describe(self, group: ConsumerGroup) -> Deferred[DescribedGroup]:
+        """Fires with the group once that is committed, or fails with BrokerError."""
+        answer: Deferred[DescribedGroup] = Deferred()
+        self._ask(group, _Job(lambda: describe(group, self._environment(group)), answer))
+        return answer
+
+    def begin_with(self, group: ConsumerGroup, leading: Sequence[KeyValue]) -> None:
+        """The first batch of the group is to begin with these: the tombstone of a group of
+        another kind, whose place it takes.
+        """
+        self._leading[group] = leading
 
     def group_loaded(self, group: ConsumerGroup) -> None:
         """Starts the timers of all its members."""
@@ -177,6 +205,10 @@ class ConsumerGroupRunner:
                     ),
                 )
 
+    def is_in_line(self, group: ConsumerGroup) -> bool:
+        """Whether something asked of it is not decided."""
+        return group in self._lines
+
     def is_busy(self, group: ConsumerGroup) -> bool:
         """Whether something asked of it is not decided, or not committed."""
         return group in self._lines or group in self._commits
@@ -187,6 +219,7 @@ class ConsumerGroupRunner:
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
+        self._leading.clear()
         lines, self._lines = self._lines, {}
         commits, self._commits = self._commits, {}
         for line in lines.values():
@@ -197,7 +230,7 @@ class ConsumerGroupRunner:
 
     # one after the other
     def _ask(self, group: ConsumerGroup, job: _Job) -> None:
-        if self._is_closed:
+        if self._is_closed or group.is_dead:
             _refuse(job, ErrorCode.NOT_COORDINATOR)
             return
         line = self._lines.get(group)
@@ -216,6 +249,8 @@ class ConsumerGroupRunner:
             line.popleft()
             if not line:
                 del self._lines[group]
+                self._leading.pop(group, None)
+                self._line_over(group)
                 return
             yield None
 
@@ -225,13 +260,13 @@ class ConsumerGroupRunner:
             batch = b""
             if decision.records:
                 batch = yield from batch_in_steps(
-                    chain(job.leading, map(encode_record, decision.records)),
+                    chain(self._leading.get(group, ()), map(encode_record, decision.records)),
                     self._context.wall_ms(),
                     RECORDS_PER_STEP,
                 )
-        except BrokerError as refusal:
+        except BrokerError as error:
             if not self._is_closed and job.answer is not None:
-                job.answer.errback(refusal)
+                job.answer.errback(error)
             return
         except Exception:
             _logger.failure("a decision on group {group} failed", group=group.group_id)
@@ -247,13 +282,14 @@ class ConsumerGroupRunner:
 
     def _write(self, group: ConsumerGroup, job: _Job, decision: Decision, batch: bytes) -> None:
         outcome = self._append(batch)
-        refusal = outcome.result if outcome.called else None
-        if isinstance(refusal, Failure) and not refusal.check(AppendUndecided):
-            error = append_error(refusal)
+        refused = refusal(outcome)
+        if refused is not None:
+            error = append_error(refused)
             outcome.addErrback(lambda _: None)
             self._set_timers(group, decision, sessions_only=True)
             _refuse(job, error)
             return
+        self._leading.pop(group, None)
         commit = _Commit()
         self._commits.setdefault(group, []).append(commit)
         self._carry_out(group, job, decision)

@@ -28,8 +28,14 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from twisted_broker.config import BrokerConfig
+from twisted_broker.coordinator.consumer.decision import ConsumerGroupSettings
+from twisted_broker.coordinator.consumer_group_config import (
+    ConsumerGroupConfig,
+    consumer_group_config,
+)
 from twisted_broker.coordinator.rebalance import MOST_MEMBERS, GroupSettings
 from twisted_broker.event_lines import EventLines
+from twisted_broker.image.metadata_image import GROUP_RESOURCE, MetadataImage
 from twisted_broker.interfaces import IClock, IRandom
 from twisted_broker.log.append_info import EndMarker
 from twisted_broker.log.verification import Guard
@@ -53,6 +59,14 @@ class AppendUndecided(BrokerError):
     ) -> None:
         super().__init__(code, message)
         self.outcome = outcome
+
+
+def refusal(outcome: Deferred[int]) -> Failure | None:
+    """Why an append that was just begun has left nothing in the log; None if it has, or may."""
+    result = outcome.result if outcome.called else None
+    if isinstance(result, Failure) and not result.check(AppendUndecided):
+        return result
+    return None
 
 
 class IOffsetsStore(Protocol):
@@ -114,6 +128,7 @@ class CoordinatorSettings:
     commit_timeout_ms: int = 5_000
     load_buffer_bytes: int = 5 * 1024 * 1024
     max_groups: int = 1_000_000
+    consumer: ConsumerGroupConfig = field(default_factory=ConsumerGroupConfig)
 
 
 def coordinator_settings(config: BrokerConfig) -> CoordinatorSettings:
@@ -130,6 +145,7 @@ def coordinator_settings(config: BrokerConfig) -> CoordinatorSettings:
         retention_check_interval_ms=config.integer("offsets.retention.check.interval.ms"),
         commit_timeout_ms=config.integer("offsets.commit.timeout.ms"),
         load_buffer_bytes=config.integer("offsets.load.buffer.size"),
+        consumer=consumer_group_config(config),
     )
 
 
@@ -163,6 +179,7 @@ class CoordinatorContext:
 
     `settings` is replaced when they change: it is read at the moment of each decision.
     `has_stale_roles`: whether others may lead what this broker led (`cluster/stale_roles.py`).
+    `image` gives the present metadata.
     """
 
     clock: IClock
@@ -172,7 +189,13 @@ class CoordinatorContext:
     settings: CoordinatorSettings
     turns: Turns
     has_stale_roles: Callable[[], bool] = bool
+    image: Callable[[], MetadataImage] = MetadataImage
     lines: EventLines = field(init=False)
 
     def __post_init__(self) -> None:
         self.lines = EventLines(_logger, self.clock)
+
+    def consumer_settings(self, group_id: str) -> ConsumerGroupSettings:
+        """Those of one consumer group at this moment."""
+        own = self.image().config(GROUP_RESOURCE, group_id)
+        return self.settings.consumer.of_group(own)

@@ -22,7 +22,9 @@ two, and others run between two of them; and, for the transaction log too, `read
    partition that is given up is not served until a restart.
 8. Groups appear only when all is read; the runtime then starts the sessions of those with
    members.
-9. A view is the groups of what lies below the high watermark. Of what lies above it only the keys
+9. Records of consumer groups change a group as they did when they were written; where a name has a
+   classic group as well, one line says so and the consumer group is served.
+10. A view is the groups of what lies below the high watermark. Of what lies above it only the keys
    are taken: such an offset counts as in flight, as between append and replication; of such groups
    the names are kept. The offsets of a transaction whose marker lies above it stay open.
 
@@ -41,6 +43,8 @@ from twisted.logger import Logger
 
 from twisted_broker.coordinator.bucket_dict import BucketDict
 from twisted_broker.coordinator.classic_group import ClassicGroup, group_from_metadata
+from twisted_broker.coordinator.consumer.records import decode_record
+from twisted_broker.coordinator.consumer.replay import ConsumerGroupReplay
 from twisted_broker.coordinator.coordinator_context import IOffsetsStore
 from twisted_broker.coordinator.coordinator_shard import CoordinatorShard
 from twisted_broker.coordinator.group_entry import GroupEntry
@@ -218,11 +222,20 @@ class LogReplay:
 class _Replay(LogReplay):
     """Groups and their offsets."""
 
-    __slots__ = ("_name", "_named", "_partitions", "group_metadata", "offsets", "open_transactions")
+    __slots__ = (
+        "_name",
+        "_named",
+        "_partitions",
+        "consumer_groups",
+        "group_metadata",
+        "offsets",
+        "open_transactions",
+    )
 
     def __init__(self, position: int, one_by_one: bool = False) -> None:
         super().__init__(position, one_by_one)
         self.group_metadata: BucketDict[str, GroupMetadata] = BucketDict()
+        self.consumer_groups = ConsumerGroupReplay()
         self.offsets: BucketDict[str, GroupOffsets] = BucketDict()
         self.open_transactions: dict[int, set[str]] = {}
         self._partitions: dict[TopicPartition, TopicPartition] = {}
@@ -232,7 +245,7 @@ class _Replay(LogReplay):
         self._named = "", "", GroupOffsets()
 
     def held(self) -> Sequence[BucketDict[str, Any]]:
-        return self.group_metadata, self.offsets
+        return self.group_metadata, self.consumer_groups.groups, self.offsets
 
     def _is_at_once(self) -> bool:
         return self._one_by_one or bool(self.open_transactions)
@@ -269,6 +282,17 @@ class _Replay(LogReplay):
             self._replay_offset(
                 found, read.group_id, partition, read.value, record_offset, producer_id
             )
+        else:
+            self._replay_consumer_group(key, value)
+
+    def _replay_consumer_group(self, key: bytes | None, value: bytes | None) -> None:
+        try:
+            record = decode_record(key, value)
+        except MalformedRecord:
+            self.skipped += 1
+            return
+        if record is not None:
+            self.consumer_groups.apply(record)
 
     def _replay_offset(
         self,
@@ -356,6 +380,16 @@ class _Keys(LogReplay):
             self.groups.add(read.group_id)
         elif isinstance(read, OffsetRecord):
             self.offsets[read.group_id, (read.topic, read.partition)] = None
+        else:
+            self._note_consumer_group(key, value)
+
+    def _note_consumer_group(self, key: bytes | None, value: bytes | None) -> None:
+        try:
+            record: Any = decode_record(key, value)
+        except MalformedRecord:
+            return
+        if record is not None:
+            self.groups.add(record[0].group_id)
 
 
 def view_steps(shard: CoordinatorShard, replays: list[LogReplay]) -> Steps:
@@ -481,6 +515,22 @@ def _create_groups(shard: CoordinatorShard, replayed: _Replay) -> Iterator[None]
     """Empties what was replayed: a million of them must not all go in one step at the end."""
     group_metadata, offsets = replayed.group_metadata, replayed.offsets
     number = 0
+    replayed.consumer_groups.finish()
+    consumer_groups = replayed.consumer_groups.groups
+    for part in consumer_groups.parts():
+        for name in part:
+            group = consumer_groups.pop(name)
+            if group_metadata.pop(name, None) is not None:
+                _logger.error(
+                    "__consumer_offsets-{index} has a consumer group and a classic group named "
+                    "{name}; the consumer group is served",
+                    index=shard.index,
+                    name=name,
+                )
+            shard.load_consumer_group(group, offsets.pop(name, None))
+            number += 1
+            if number % GROUPS_PER_STEP == 0:
+                yield
     for part in group_metadata.parts():
         for name in part:
             metadata = group_metadata.pop(name)

@@ -4,7 +4,8 @@ Owns `CoordinatorPublisher` and `build_group_coordinator`, which puts a coordina
 
 1. Of this broker's roles only those in `__consumer_offsets` count: a partition is loaded when this
    broker begins to lead it, unloaded when it stops. Of the metadata, deleted topics count: offsets
-   committed for them are removed.
+   committed for them are removed; and topics that changed: the consumer groups that subscribe to
+   them look at the metadata at their next heartbeat.
 
 Source: Apache Kafka 4.3.1 `BrokerMetadataPublisher`. Not here: loading (`coordinator_runtime.py`),
 reading and appending (`offsets_store.py`).
@@ -28,7 +29,7 @@ from twisted_broker.topic_names import OFFSETS_TOPIC
 from twisted_broker.turns import Turns
 
 if TYPE_CHECKING:
-    from twisted_broker.image.metadata_image import MetadataDelta
+    from twisted_broker.image.metadata_image import MetadataDelta, PartitionDelta
     from twisted_broker.replication.replica_manager import ReplicaManager
 
 
@@ -58,10 +59,32 @@ class CoordinatorPublisher:
         """Removes offsets of deleted topics; ends the waits for `__consumer_offsets`."""
         if self._coordinator.offsets_topic is not None:
             self._coordinator.offsets_topic.image_changed()
+        self._tell_consumer_groups(delta)
         if delta.removed_topics:
             self._coordinator.cleanup.topics_deleted(
                 {topic.name: topic.id for topic in delta.removed_topics.values()}
             )
+
+    def _tell_consumer_groups(self, delta: MetadataDelta) -> None:
+        changed = {
+            topic.name
+            for topics in (delta.created_topics, delta.removed_topics)
+            for topic in topics.values()
+        }
+        by_id = delta.after.topics_by_id
+        changed.update(
+            by_id[topic_id].name
+            for (topic_id, _), change in delta.partitions.items()
+            if topic_id in by_id and _is_seen_by_groups(change)
+        )
+        if changed:
+            self._coordinator.topics_changed(changed, bool(delta.created_topics))
+
+
+def _is_seen_by_groups(change: PartitionDelta) -> bool:
+    """Whether the hash of the topic may differ: a new leader changes nothing for them."""
+    before, after = change.before, change.after
+    return before is None or after is None or before.replicas != after.replicas
 
 
 def build_group_coordinator(
@@ -86,6 +109,7 @@ def build_group_coordinator(
         coordinator_settings(config),
         turns,
         has_stale_roles,
+        lambda: image_source.image,
     )
     coordinator = GroupCoordinator(
         context, OffsetsTopic(image_source, config, create_topics, runtime.clock)

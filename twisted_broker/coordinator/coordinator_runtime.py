@@ -156,8 +156,7 @@ class CoordinatorRuntime:
             for group_id in part:
                 entry = shard.groups.get(group_id)
                 if entry is not None and entry.group.members:
-                    shard.manager.group_loaded(entry.group, self._context.wall_ms())
-                    shard.run_effects()
+                    shard.group_loaded(entry.group)
                 number += 1
                 if number % SESSIONS_PER_STEP == 0:
                     yield None
@@ -227,11 +226,15 @@ class CoordinatorRuntime:
         return shard
 
     def create_group(self, shard: CoordinatorShard, group_id: str) -> GroupEntry:
-        """Raises COORDINATOR_NOT_AVAILABLE when there are too many groups."""
+        """A classic group. Raises COORDINATOR_NOT_AVAILABLE when there are too many groups."""
+        self.make_room()
+        return shard.create(group_id)
+
+    def make_room(self) -> None:
+        """For another group. Raises COORDINATOR_NOT_AVAILABLE when there are too many."""
         groups_count = sum(len(each.groups) for each in self.shards.values())
         if groups_count >= self._context.settings.max_groups:
             self._evict_idle_group()
-        return shard.create(group_id)
 
     def _evict_idle_group(self) -> None:
         """Removes the first idle group that it finds; raises COORDINATOR_NOT_AVAILABLE when none of

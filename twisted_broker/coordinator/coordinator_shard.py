@@ -12,6 +12,8 @@ Owns `CoordinatorShard`.
 2. A record that cannot be made is a failed write like any other; the queue goes on.
 3. What an append answers after the shard is closed changes nothing.
 4. A closed shard appends nothing: the next leader may have read the partition already.
+5. A group may become one of the other protocol while it has no members. Its tombstones are in the
+   batch of the successor's first record; until that is in the log the group can come back.
 
 Source: Apache Kafka 4.3.1 `GroupCoordinatorShard`, `CoordinatorRuntime.CoordinatorContext`. Not
 here: what is decided (`group_metadata_manager.py`), offsets (`offset_metadata_manager.py`),
@@ -21,14 +23,21 @@ reading the partition (`coordinator_loader.py`).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from enum import Enum
 
 from twisted.internet.defer import Deferred, fail, maybeDeferred, succeed
 
 from twisted_broker.coordinator.bucket_dict import BucketDict
 from twisted_broker.coordinator.classic_group import ClassicGroup
-from twisted_broker.coordinator.coordinator_context import CoordinatorContext, append_error
+from twisted_broker.coordinator.consumer.group import ConsumerGroup
+from twisted_broker.coordinator.consumer.records import encode_record
+from twisted_broker.coordinator.consumer_group_runner import ConsumerGroupRunner
+from twisted_broker.coordinator.coordinator_context import (
+    CoordinatorContext,
+    append_error,
+    refusal,
+)
 from twisted_broker.coordinator.coordinator_timer import CoordinatorTimer
 from twisted_broker.coordinator.effects import (
     AssignmentStored,
@@ -41,8 +50,9 @@ from twisted_broker.coordinator.effects import (
     TimerKind,
     WriteGroup,
 )
-from twisted_broker.coordinator.group_entry import GroupEntry
+from twisted_broker.coordinator.group_entry import Group, GroupEntry
 from twisted_broker.coordinator.group_metadata_manager import GroupMetadataManager
+from twisted_broker.coordinator.group_offsets import GroupOffsets
 from twisted_broker.coordinator.group_records import (
     KeyValue,
     batch_of,
@@ -59,6 +69,8 @@ from twisted_broker.wire.errors import BrokerError, ErrorCode
 UNLOADED_PER_STEP = 200
 # An answer is a tenth of a millisecond: it is encoded and sent.
 AT_ONCE, RUN_PER_STEP = 20, 5
+# Each compares the names that its members subscribe to.
+TOLD_PER_STEP = 100
 # A group's record costs some 10 us for each member, and 4 ms for each MiB.
 LARGE_MEMBERS, LARGE_BYTES = 300, 1 << 20
 
@@ -97,14 +109,17 @@ def _forget_steps(groups: BucketDict[str, GroupEntry]) -> Iterator[None]:
 class CoordinatorShard:
     """The groups of one partition, led here at `leader_epoch`. `deleted_topics`: topics deleted
     since the load began, whose offsets are still to be removed. `undecided_groups`: while it is
-    READABLE, those whose last record may still be lost.
+    READABLE, those whose last record may still be lost. `consumer_groups`: the names of those.
     """
 
     __slots__ = (
         "_has_steps",
         "_is_running_effects",
+        "_predecessors",
         "_timer",
         "_waiting",
+        "consumer_groups",
+        "consumers",
         "context",
         "deleted_topics",
         "groups",
@@ -124,6 +139,12 @@ class CoordinatorShard:
         self.groups: BucketDict[str, GroupEntry] = BucketDict()
         self.manager = GroupMetadataManager(lambda: context.settings.group)
         self.offsets = OffsetMetadataManager(context, self.append, self.append_end_marker)
+        self.consumers = ConsumerGroupRunner(
+            context, self.append, context.image, context.consumer_settings, self._line_over
+        )
+        self.consumer_groups: BucketDict[str, None] = BucketDict()
+        # By a group whose first record is not in the log yet: whose place it takes, None: nobody's.
+        self._predecessors: dict[Group, Group | None] = {}
         self._timer = CoordinatorTimer(context.clock, self._timer_expired)
         self._is_running_effects = self._has_steps = False
         self._waiting: deque[CompleteRequest | WriteGroup] = deque()
@@ -144,11 +165,124 @@ class CoordinatorShard:
         entry = self.groups[group_id] = GroupEntry(group)
         return entry
 
+    def load_consumer_group(self, group: ConsumerGroup, offsets: GroupOffsets | None) -> None:
+        self.groups[group.group_id] = GroupEntry(group, offsets)
+        self.consumer_groups[group.group_id] = None
+
+    def begin_consumer_group(self, group_id: str, entry: GroupEntry | None) -> ConsumerGroup:
+        """A group for a heartbeat that joins; in the place of the empty classic one of `entry`. If
+        no heartbeat is accepted, all is as it was.
+        """
+        group = ConsumerGroup(group_id)
+        if entry is None:
+            self.groups[group_id] = GroupEntry(group)
+            self._predecessors[group] = None
+        else:
+            self.consumers.begin_with(group, [group_record(group_id, None)])
+            self._predecessors[group] = entry.group
+            entry.group = group
+        self.consumer_groups[group_id] = None
+        return group
+
+    def _line_over(self, group: ConsumerGroup) -> None:
+        if group not in self._predecessors:
+            return
+        before = self._predecessors.pop(group)
+        if not group.is_unwritten:
+            if isinstance(before, ClassicGroup):
+                self._forget(before)
+            return
+        del self.consumer_groups[group.group_id]
+        entry = self.groups[group.group_id]
+        group.is_dead = True
+        if before is not None:
+            entry.group = before
+        elif entry.offsets.is_empty():
+            del self.groups[group.group_id]
+        else:
+            entry.group = ClassicGroup(group.group_id, self.context.wall_ms())
+
+    def begin_classic_group(self, entry: GroupEntry) -> ClassicGroup:
+        """A group for a JoinGroup, in the place of the empty consumer group of `entry`."""
+        before = entry.group
+        entry.group = group = ClassicGroup(before.group_id, self.context.wall_ms())
+        self._predecessors[group] = before
+        return group
+
+    def refused_to_join(self, entry: GroupEntry) -> None:
+        """A JoinGroup made the group of `entry`, and then was refused, or its first record was."""
+        group = entry.group
+        if not isinstance(group, ClassicGroup) or group.members or group.pending_joins:
+            return
+        before = self._predecessors.pop(group, None)
+        if before is not None:
+            entry.group = before
+        elif entry.is_idle and self.groups.get(group.group_id) is entry:
+            del self.groups[group.group_id]
+
+    def _tombstones_before(self, group: ClassicGroup) -> list[KeyValue]:
+        before = self._predecessors.get(group)
+        if not isinstance(before, ConsumerGroup):
+            return []
+        return [encode_record(each) for each in before.tombstones()]
+
+    def _has_begun(self, group: ClassicGroup) -> None:
+        """Its first record is in the log."""
+        before = self._predecessors.pop(group, None)
+        if isinstance(before, ConsumerGroup):
+            before.is_dead = True
+            self.consumer_groups.pop(group.group_id, None)
+
+    def topics_changed_steps(self, names: Set[str]) -> Iterator[None]:
+        """Tells the consumer groups that subscribe to one of them, in steps."""
+        number = 0
+        for part in self.consumer_groups.parts():
+            for group_id in part:
+                entry = self.groups.get(group_id)
+                if entry is not None and isinstance(entry.group, ConsumerGroup):
+                    entry.group.topics_changed(names)
+                number += 1
+                if number % TOLD_PER_STEP == 0:
+                    yield
+
+    def group_loaded(self, group: Group) -> None:
+        """Starts the sessions of its members."""
+        if isinstance(group, ConsumerGroup):
+            self.consumers.group_loaded(group)
+        else:
+            self.manager.group_loaded(group, self.context.wall_ms())
+            self.run_effects()
+
+    def is_settled(self, entry: GroupEntry) -> bool:
+        """Whether nobody is about to join or to leave."""
+        group = entry.group
+        if isinstance(group, ConsumerGroup):
+            return not self.consumers.is_busy(group)
+        return not group.pending_joins
+
+    def is_being_changed(self, group: Group) -> bool:
+        """Whether a record of the group was decided on, or is being decided, and is not in the log
+        yet.
+        """
+        if isinstance(group, ConsumerGroup):
+            return self.consumers.is_in_line(group)
+        return any(
+            isinstance(effect, WriteGroup) and effect.group is group for effect in self._waiting
+        )
+
     def remove(self, entry: GroupEntry) -> None:
         """Drops a group from memory; its waiting requests are answered NOT_COORDINATOR."""
         if self.groups.get(entry.group.group_id) is entry:
             del self.groups[entry.group.group_id]
-        self.manager.group_unloaded(entry.group, ErrorCode.NOT_COORDINATOR, self.context.wall_ms())
+        self._forget(entry.group)
+
+    def _forget(self, group: Group) -> None:
+        if isinstance(group, ConsumerGroup):
+            group.is_dead = True
+            self.consumer_groups.pop(group.group_id, None)
+            return
+        self._predecessors.pop(group, None)
+        self.manager.group_unloaded(group, ErrorCode.NOT_COORDINATOR, self.context.wall_ms())
         self.run_effects()
 
     def unload_steps(self) -> Iterator[None]:
@@ -156,11 +290,14 @@ class CoordinatorShard:
         # First: what is answered below may come back as a new request, which must be refused.
         self.state = CoordinatorState.CLOSED
         self._timer.close()
+        self.consumers.close()
         number = 0
         while self.groups:
             _, entry = self.groups.popitem()
-            if entry.group.members or entry.group.pending_joins:
-                self.remove(entry)  # without a member there is no timer and no waiting request
+            group = entry.group
+            # Without a member there is no timer and no waiting request.
+            if isinstance(group, ConsumerGroup) or group.members or group.pending_joins:
+                self.remove(entry)
             yield from entry.offsets.forget_steps()
             number += 1
             if number % UNLOADED_PER_STEP == 0:
@@ -170,6 +307,7 @@ class CoordinatorShard:
         """What was loaded, and is to be loaded anew, is freed in steps. No session has begun."""
         # Whoever walks over these groups sees that they are not the shard's any more.
         groups, self.groups = self.groups, BucketDict()
+        self.consumer_groups = BucketDict()
         self.undecided_groups = set()
         self.context.turns.start(_forget_steps(groups))
 
@@ -184,14 +322,6 @@ class CoordinatorShard:
         if self._waiting and not self._has_steps:
             self._has_steps = True
             self.context.turns.start(self._effect_steps())
-
-    def has_unwritten_record(self, group: ClassicGroup) -> bool:
-        """Whether a record of the group was decided on and is not in the log yet: it is large, or
-        stands behind one that is.
-        """
-        return any(
-            isinstance(effect, WriteGroup) and effect.group is group for effect in self._waiting
-        )
 
     def run_all_effects(self) -> None:
         """As `run_effects`, whatever that takes: for the end, after which there is no turn."""
@@ -216,8 +346,8 @@ class CoordinatorShard:
         record: Deferred[KeyValue]
         try:
             record = succeed((yield from group_record_in_steps(write.metadata)))
-        except BrokerError as refusal:
-            record = fail(refusal)
+        except BrokerError as error:
+            record = fail(error)
         yield
         if self._waiting and self._waiting[0] is write:
             self._waiting.popleft()
@@ -262,11 +392,17 @@ class CoordinatorShard:
         self._append_group(write, record)
 
     def _append_group(self, write: WriteGroup, record: Deferred[KeyValue]) -> None:
-        written = record.addCallback(
-            lambda made: self.append(batch_of([made], self.context.wall_ms()))
-        )
-        written.addCallbacks(lambda _: ErrorCode.NONE, append_error).addCallback(
-            self._group_written, write.group, write.purpose
+        group = write.group
+
+        def append(made: KeyValue) -> Deferred[int]:
+            records = [*self._tombstones_before(group), made]
+            outcome = self.append(batch_of(records, self.context.wall_ms()))
+            if refusal(outcome) is None:
+                self._has_begun(group)
+            return outcome
+
+        record.addCallback(append).addCallbacks(lambda _: ErrorCode.NONE, append_error).addCallback(
+            self._group_written, group, write.purpose
         )
 
     def _group_written(self, error: ErrorCode, group: ClassicGroup, purpose: Purpose) -> None:
@@ -276,6 +412,9 @@ class CoordinatorShard:
                 self._say(group, purpose)
             self.manager.write_ended(group, purpose, error, self.context.wall_ms())
             self.run_effects()
+            entry = self.groups.get(group.group_id)
+            if group in self._predecessors and entry is not None and entry.group is group:
+                self.refused_to_join(entry)
 
     def _say_started(self, effect: RebalanceStarted) -> None:
         self.context.lines.add(

@@ -8,16 +8,19 @@ Owns `GroupCoordinator`, whose methods the APIs of groups and offsets call. It h
 1. A call that raises or fails does so with BrokerError, and leaves nothing behind.
 2. Every text that ends up in a record fits the record's 16-bit length; a member id begins with at
    most 255 characters of the client id, or of the instance id.
-3. A heartbeat while the group's partition is read is NONE: the member may well be alive, and is
-   known only when all is read.
+3. A classic heartbeat while the group's partition is read is NONE: the member may well be alive,
+   and is known only when all is read.
+4. A group is of one protocol while it has members. Without any it becomes one of the protocol of
+   the next who joins; its offsets stay.
 
 Source: Apache Kafka 4.3.1 `GroupCoordinatorService`. Not here: permission and the wire
-(`api/groups.py`, `api/offsets.py`), the state of transactions, groups of KIP-848.
+(`api/groups.py`, `api/consumer_groups.py`, `api/offsets.py`), the state of transactions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Generator, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from heapq import merge
 from uuid import UUID
@@ -25,7 +28,15 @@ from uuid import UUID
 from twisted.internet.defer import Deferred, succeed
 from twisted.python.failure import Failure
 
-from twisted_broker.coordinator.classic_group import STABLE
+from twisted_broker.coordinator.classic_group import STABLE, ClassicGroup
+from twisted_broker.coordinator.consumer.describe import DescribedGroup
+from twisted_broker.coordinator.consumer.group import ConsumerGroup
+from twisted_broker.coordinator.consumer.member import JOIN_EPOCH
+from twisted_broker.coordinator.consumer.offsets import check_fetch
+from twisted_broker.coordinator.consumer.requests import (
+    HeartbeatAnswer,
+    HeartbeatRequest,
+)
 from twisted_broker.coordinator.coordinator_context import (
     CoordinatorContext,
     CoordinatorSettings,
@@ -34,6 +45,7 @@ from twisted_broker.coordinator.coordinator_context import (
 from twisted_broker.coordinator.coordinator_runtime import CoordinatorRuntime
 from twisted_broker.coordinator.coordinator_shard import CoordinatorShard, CoordinatorState
 from twisted_broker.coordinator.group_deletion import GroupDeletion
+from twisted_broker.coordinator.group_entry import GroupEntry
 from twisted_broker.coordinator.group_offsets import TopicPartition
 from twisted_broker.coordinator.group_records import fits_record
 from twisted_broker.coordinator.group_requests import (
@@ -73,6 +85,7 @@ class GroupListing:
     group_id: str
     protocol_type: str
     state: str
+    group_type: str = ClassicGroup.group_type
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,24 +184,28 @@ class GroupCoordinator:
         ):
             raise BrokerError(ErrorCode.INVALID_REQUEST)
         entry = shard.entry_to_change(group_id)
-        is_new = entry is None
         if entry is None:
             if request.member_id:
                 raise BrokerError(ErrorCode.UNKNOWN_MEMBER_ID)
             entry = self.runtime.create_group(shard, group_id)
+            group, is_new = entry.group, True
+        else:
+            group, is_new = entry.group, isinstance(entry.group, ConsumerGroup)
+        if isinstance(group, ConsumerGroup):
+            group = _replaced(shard, entry, group, request)
         prefix = request.client_id if request.instance_id is None else request.instance_id
         unique = UUID(int=self.context.random.getrandbits(128), version=4)
         member_id = f"{prefix[:CLIENT_ID_CHARACTERS]}-{unique}"
         shard.manager.membership.join(
-            entry.group,
+            group,
             replace(request, new_member_id=member_id),
             answer,
             self.context.wall_ms(),
         )
-        if is_new and entry.is_idle:
-            del shard.groups[group_id]  # refused: a group without members leaves no trace
+        if is_new and not group.members and not group.pending_joins:
+            shard.refused_to_join(entry)  # a group without members leaves no trace
         elif is_new:
-            shard.manager.write_first_record(entry.group)
+            shard.manager.write_first_record(group)
         shard.run_effects()
 
     def sync(self, group_id: str, request: SyncRequest) -> Deferred[SyncAnswer]:
@@ -197,7 +214,7 @@ class GroupCoordinator:
         try:
             shard = self.runtime.shard_of(group_id)
             entry = shard.entry_to_change(group_id)
-            if entry is None:
+            if entry is None or isinstance(entry.group, ConsumerGroup):
                 raise BrokerError(ErrorCode.UNKNOWN_MEMBER_ID)
         except BrokerError as refusal:
             answer.callback(SyncAnswer(refusal.code))
@@ -218,24 +235,77 @@ class GroupCoordinator:
                 if refusal.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
                 else refusal.code
             )
-        if entry is None:
+        if entry is None or isinstance(entry.group, ConsumerGroup):
             return ErrorCode.UNKNOWN_MEMBER_ID
         error = shard.manager.membership.heartbeat(entry.group, member_id, instance_id, generation)
         shard.run_effects()
         return error
 
-    def leave(self, group_id: str, leavers: list[tuple[str, str | None]]) -> list[LeaveAnswer]:
-        """(member id, instance id) each; raises BrokerError."""
+    def leave(
+        self, group_id: str, leavers: list[tuple[str, str | None]]
+    ) -> Deferred[list[LeaveAnswer]]:
+        """(member id, instance id) each; raises or fails with BrokerError."""
         shard = self.runtime.shard_of(group_id)
         entry = shard.entry_to_change(group_id)
         if entry is None:
-            return [
-                LeaveAnswer(member_id, instance_id, ErrorCode.UNKNOWN_MEMBER_ID)
-                for member_id, instance_id in leavers
-            ]
+            return succeed(
+                [
+                    LeaveAnswer(member_id, instance_id, ErrorCode.UNKNOWN_MEMBER_ID)
+                    for member_id, instance_id in leavers
+                ]
+            )
+        if isinstance(entry.group, ConsumerGroup):
+            return shard.consumers.leave_several(entry.group, leavers)
         answers = shard.manager.membership.leave(entry.group, leavers, self.context.wall_ms())
         shard.run_effects()
-        return answers
+        return succeed(answers)
+
+    # consumer groups
+    def consumer_heartbeat(
+        self, request: HeartbeatRequest, may_describe: Callable[[str], bool]
+    ) -> Deferred[HeartbeatAnswer]:
+        """A heartbeat that has passed `check_request`. `may_describe`: whether the one who sent it
+        may see a topic. Fires when what it decides is stored; raises or fails with BrokerError.
+        """
+        group_id = request.group_id
+        shard = self.runtime.shard_of(group_id)
+        entry = shard.entry_to_change(group_id)
+        if not request.member_id:
+            request = replace(request, member_id=self._new_member_id())
+        group = None if entry is None else entry.group
+        if not isinstance(group, ConsumerGroup):
+            if request.member_epoch != JOIN_EPOCH or (group is not None and not group.is_empty):
+                raise _not_found(group_id, group)
+            if group is not None and shard.is_being_changed(group):
+                raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            if entry is None:
+                self.runtime.make_room()
+            group = shard.begin_consumer_group(group_id, entry)
+        return shard.consumers.heartbeat(group, request, may_describe)
+
+    def _new_member_id(self) -> str:
+        """For clients of ConsumerGroupHeartbeat 0: a Uuid as Kafka prints it."""
+        drawn = self.context.random.getrandbits(128).to_bytes(16, "big")
+        return urlsafe_b64encode(drawn).rstrip(b"=").decode()
+
+    def topics_changed(self, names: Set[str], has_new: bool) -> None:
+        """Topics were created, changed or deleted. `has_new`: some are new."""
+        for shard in self.runtime.shards.values():
+            if has_new:
+                shard.consumers.topics_created_version = self.context.image().offset
+            if shard.consumer_groups:
+                self.context.turns.start(shard.topics_changed_steps(names))
+
+    def describe_consumer_group(self, group_id: str) -> Deferred[DescribedGroup]:
+        """Fires when what it shows is committed; raises or fails with BrokerError."""
+        shard = self.runtime.shard_of(group_id, reads=True)
+        if group_id in shard.undecided_groups:
+            raise BrokerError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        entry = shard.groups.get(group_id)
+        group = None if entry is None else entry.group
+        if not isinstance(group, ConsumerGroup) or group.is_unwritten:
+            raise _not_found(group_id, group)
+        return shard.consumers.describe(group)
 
     # offsets
     def commit(self, request: CommitRequest) -> Deferred[CommitAnswer]:
@@ -274,7 +344,7 @@ class GroupCoordinator:
                 return succeed({})
             entry = self.runtime.create_group(shard, request.group_id)
         validate_commit(entry.group, request)
-        if not request.is_transactional:
+        if isinstance(entry.group, ClassicGroup) and not request.is_transactional:
             shard.manager.membership.offsets_committed(entry.group, request.member_id)
             shard.run_effects()
         return shard.offsets.commit(entry, request, guard)
@@ -301,6 +371,15 @@ class GroupCoordinator:
         return shard.offsets.complete_transaction(shard.groups, marker).addCallbacks(
             lambda _: ErrorCode.NONE, _marker_error
         )
+
+    def check_fetch(self, group_id: str, member_id: str | None, member_epoch: int) -> None:
+        """Whether this member, or one who names none, may fetch the group's offsets. Raises
+        BrokerError.
+        """
+        shard = self.runtime.shard_of(group_id, empty_allowed=True, reads=True)
+        entry = shard.groups.get(group_id)
+        if entry is not None and isinstance(entry.group, ConsumerGroup):
+            check_fetch(entry.group, member_id, member_epoch)
 
     def fetch_offsets(
         self,
@@ -372,7 +451,12 @@ class GroupCoordinator:
                     if entry is not None:
                         group = entry.group
                         found.append(
-                            GroupListing(name, group.protocol_type or "", group.state.value)
+                            GroupListing(
+                                name,
+                                group.protocol_type or "",
+                                group.state.value,
+                                group.group_type,
+                            )
                         )
                     if len(found) == LISTED_PER_STEP:
                         yield found
@@ -380,14 +464,15 @@ class GroupCoordinator:
         yield found
 
     def describe(self, group_id: str) -> GroupDescription | None:
-        """None for a group that does not exist; raises BrokerError."""
+        """None where there is no classic group of that name; raises BrokerError."""
         shard = self.runtime.shard_of(group_id, empty_allowed=True, reads=True)
         if group_id in shard.undecided_groups:
             raise BrokerError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         entry = shard.groups.get(group_id)
-        if entry is None:
+        group = None if entry is None else entry.group
+        if not isinstance(group, ClassicGroup):
             return None
-        group, is_stable = entry.group, entry.group.state is STABLE
+        is_stable = group.state is STABLE
         members = tuple(
             (
                 m.member_id,
@@ -409,9 +494,40 @@ class GroupCoordinator:
             members,
         )
 
+    def why_not_classic(self, group_id: str) -> str:
+        """Of a group for which `describe` has nothing."""
+        shard = self.runtime.shard_of(group_id, empty_allowed=True, reads=True)
+        what = "is not a classic group" if group_id in shard.groups else "not found"
+        return f"Group {group_id} {what}."
+
     def delete_group(self, group_id: str) -> Deferred[ErrorCode]:
         """Fires when the group's tombstones are stored, or with why not. Raises BrokerError."""
         shard = self.runtime.shard_of(group_id, empty_allowed=True)
         entry = check_delete_group(shard.entry_to_change(group_id))
         deleted = GroupDeletion(shard, entry).start()
         return deleted.addCallbacks(lambda _: ErrorCode.NONE, append_error)
+
+
+def _not_found(group_id: str, group: ClassicGroup | ConsumerGroup | None) -> BrokerError:
+    """For a request that is of consumer groups."""
+    return BrokerError(
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        f"Group {group_id} is not a consumer group."
+        if isinstance(group, ClassicGroup)
+        else f"Group {group_id} not found.",
+    )
+
+
+def _replaced(
+    shard: CoordinatorShard, entry: GroupEntry, group: ConsumerGroup, request: JoinRequest
+) -> ClassicGroup:
+    """The classic group that a JoinGroup makes of a consumer group without members. Raises
+    BrokerError.
+    """
+    if not group.is_empty:
+        raise BrokerError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    if shard.is_being_changed(group):
+        raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    if request.member_id:
+        raise BrokerError(ErrorCode.UNKNOWN_MEMBER_ID)
+    return shard.begin_classic_group(entry)

@@ -7,7 +7,8 @@ Owns `GroupDeletion`.
    one carries the group's own tombstone, so that a group never comes back without its offsets.
 2. Nobody may change the group (`is_being_deleted`) until each batch is stored or refused, which may
    be after the answer.
-3. It begins when no record of the group waits to be encoded: the tombstone is the last one.
+3. It begins when no record of the group waits to be encoded or is being decided: the tombstone is
+   the last one. Where somebody has joined by then, it fails with NON_EMPTY_GROUP.
 4. When storage refuses, the group stays, without those offsets whose tombstones were stored.
 
 Source: Apache Kafka 4.3.1 `GroupCoordinatorShard.deleteGroups`.
@@ -20,10 +21,12 @@ from collections.abc import Iterator, Sequence
 from twisted.internet.defer import Deferred, DeferredList
 from twisted.python.failure import Failure
 
+from twisted_broker.coordinator.consumer.group import ConsumerGroup
+from twisted_broker.coordinator.consumer.records import encode_record
 from twisted_broker.coordinator.coordinator_shard import CoordinatorShard, CoordinatorState
-from twisted_broker.coordinator.group_entry import GroupEntry
+from twisted_broker.coordinator.group_entry import Group, GroupEntry
 from twisted_broker.coordinator.group_offsets import TopicPartition
-from twisted_broker.coordinator.group_records import group_record
+from twisted_broker.coordinator.group_records import KeyValue, group_record
 from twisted_broker.coordinator.offset_metadata_manager import in_batches
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
@@ -49,11 +52,21 @@ class GroupDeletion:
     def _steps(self) -> Iterator[None]:
         entry, group_id = self._entry, self._entry.group.group_id
         # Behind the tombstone, a record of the group would bring it back at the next load.
-        while self._shard.has_unwritten_record(entry.group):
+        while self._shard.is_being_changed(entry.group):
             yield
             if self._shard.state is CoordinatorState.CLOSED:
                 self.done.errback(BrokerError(ErrorCode.NOT_COORDINATOR))
                 return
+        if not entry.group.is_empty or self._shard.groups.get(group_id) is not entry:
+            entry.is_being_deleted = False
+            self.done.errback(
+                BrokerError(
+                    ErrorCode.GROUP_ID_NOT_FOUND
+                    if entry.group.is_empty
+                    else ErrorCode.NON_EMPTY_GROUP
+                )
+            )
+            return
         batches: list[Sequence[TopicPartition]] = []
         for number, part in enumerate(entry.offsets.partitions()):
             if number:
@@ -72,7 +85,7 @@ class GroupDeletion:
                 group_id,
                 entry.offsets,
                 [(topic_partition, None) for topic_partition in batch],
-                [group_record(group_id, None)] if is_last else [],
+                _tombstones(entry.group) if is_last else [],
                 self._decided,
             )
             writes.append(write.addErrback(failures.append))
@@ -94,3 +107,10 @@ class GroupDeletion:
         self._entry.is_being_deleted = False
         if self._are_stored and self._shard.groups.get(self._entry.group.group_id) is self._entry:
             self._shard.remove(self._entry)
+
+
+def _tombstones(group: Group) -> list[KeyValue]:
+    """Of the group itself, which has no members."""
+    if isinstance(group, ConsumerGroup):
+        return [encode_record(each) for each in group.tombstones()]
+    return [group_record(group.group_id, None)]

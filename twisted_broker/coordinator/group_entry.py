@@ -5,6 +5,8 @@ Owns `GroupEntry`.
 
 1. While `is_being_deleted` nobody may change the group: it lasts until each of its tombstones is
    decided.
+2. Only a classic group is ever idle: it may be forgotten without a record. A consumer group goes
+   with its tombstones alone, for its epochs must not begin again while the log has higher ones.
 
 Source: Apache Kafka 4.3.1 keeps groups and offsets in two maps (`GroupMetadataManager.groups`,
 `OffsetMetadataManager.offsets`); here they come and go together.
@@ -12,8 +14,14 @@ Source: Apache Kafka 4.3.1 keeps groups and offsets in two maps (`GroupMetadataM
 
 from __future__ import annotations
 
-from twisted_broker.coordinator.classic_group import EMPTY, ClassicGroup
+from twisted_broker.coordinator.classic_group import ClassicGroup
+from twisted_broker.coordinator.consumer.group import ConsumerGroup
 from twisted_broker.coordinator.group_offsets import GroupOffsets
+
+Group = ClassicGroup | ConsumerGroup
+"""Of either protocol. Both have: group_id, group_type, protocol_type, state, members, is_empty,
+is_dead, is_subscribed_to.
+"""
 
 
 class GroupEntry:
@@ -21,7 +29,7 @@ class GroupEntry:
 
     __slots__ = ("group", "is_being_deleted", "offsets")
 
-    def __init__(self, group: ClassicGroup, offsets: GroupOffsets | None = None) -> None:
+    def __init__(self, group: Group, offsets: GroupOffsets | None = None) -> None:
         self.group = group
         self.offsets = offsets or GroupOffsets()
         self.is_being_deleted = False
@@ -29,6 +37,10 @@ class GroupEntry:
     @property
     def is_idle(self) -> bool:
         """Whether it holds nothing that anybody could miss."""
+        group = self.group
         return (
-            self.group.state is EMPTY and not self.group.pending_joins and self.offsets.is_empty()
+            isinstance(group, ClassicGroup)
+            and group.is_empty
+            and not group.pending_joins
+            and self.offsets.is_empty()
         )

@@ -14,8 +14,8 @@ Owns `GroupOffsets` and the rule of expiry.
    So is a tombstone while its partition has other writes in flight.
 5. A marker of very many offsets enters in steps; those that have not entered yet count as unstable.
 6. An offset expires when its own expiry has passed (old clients), or when retention has passed:
-   since the group became empty; since the commit, where the group only holds offsets or does not
-   subscribe to the topic. Never while in flight or in a transaction.
+   since the group became empty; since the commit, where the group only holds offsets, does not
+   subscribe to the topic or is a consumer group. Never while in flight or in a transaction.
 7. No step is as long as the number of offsets: from `MANY_OFFSETS` on they are in buckets
    (`bucket_dict.py`).
 
@@ -34,6 +34,7 @@ from twisted_broker.coordinator.classic_group import (
     STABLE,
     ClassicGroup,
 )
+from twisted_broker.coordinator.consumer.group import ConsumerGroup
 from twisted_broker.coordinator.empty_dict import EMPTY_DICT
 from twisted_broker.coordinator.group_records import NO_EXPIRY, CommittedOffset
 from twisted_broker.wire.batch_header import NO_PRODUCER_ID
@@ -326,13 +327,13 @@ class GroupOffsets:
 
     def expired(
         self,
-        group: ClassicGroup,
+        group: ClassicGroup | ConsumerGroup,
         wall_ms: int,
         retention_ms: int,
         among: Sequence[TopicPartition] | None = None,
     ) -> Iterator[TopicPartition]:
         """Partitions whose offsets are to be removed now, of all or of those `among`."""
-        if group.protocol_type is None:
+        if isinstance(group, ConsumerGroup) or group.protocol_type is None:
             base_ms = None
         elif group.state is EMPTY:
             base_ms = group.state_timestamp_ms if group.state_timestamp_ms >= 0 else None

@@ -32,7 +32,6 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from twisted_broker.coordinator.classic_group import EMPTY
 from twisted_broker.coordinator.coordinator_context import CoordinatorContext
 from twisted_broker.coordinator.coordinator_shard import (
     CoordinatorShard,
@@ -208,7 +207,7 @@ def _expire(shard: CoordinatorShard, entry: GroupEntry, pace: Pace) -> Walk:
         )
         is_last = len(partitions) == len(offsets.committed) and not offsets.has_unsettled()
         # The group's own record goes with its last offset, in one batch.
-        if is_last and group.state is EMPTY and not group.pending_joins:
+        if is_last and group.is_empty and shard.is_settled(entry):
             yield from pace.written(
                 GroupDeletion(shard, entry).start().addErrback(_log_failure, shard.index)
             )

@@ -41,16 +41,16 @@ from twisted.python.failure import Failure
 from twisted_broker.coordinator.classic_group import (
     COMPLETING,
     CONSUMER_PROTOCOL_TYPE,
-    DEAD,
     EMPTY,
-    ClassicGroup,
 )
+from twisted_broker.coordinator.consumer.group import ConsumerGroup
+from twisted_broker.coordinator.consumer.offsets import check_commit
 from twisted_broker.coordinator.coordinator_context import (
     AppendUndecided,
     CoordinatorContext,
     append_error,
 )
-from twisted_broker.coordinator.group_entry import GroupEntry
+from twisted_broker.coordinator.group_entry import Group, GroupEntry
 from twisted_broker.coordinator.group_offsets import (
     OFFSETS_PER_STEP,
     GroupOffsets,
@@ -98,7 +98,8 @@ class OffsetToCommit:
 @dataclass(frozen=True, slots=True)
 class CommitRequest:
     """`retention_ms` is what old clients may send (OffsetCommit v2-4), -1 for the broker's setting.
-    `producer`: the one whose transaction it belongs to.
+    `producer`: the one whose transaction it belongs to. `generation` is a member's epoch in a
+    consumer group; `knows_member_epochs`: the request's version does.
     """
 
     group_id: str
@@ -109,6 +110,7 @@ class CommitRequest:
     offsets: tuple[OffsetToCommit, ...] = ()
     unknown_group_error: ErrorCode = ErrorCode.ILLEGAL_GENERATION
     producer: ProducerIdAndEpoch = NOT_TRANSACTIONAL
+    knows_member_epochs: bool = False
 
     @property
     def is_transactional(self) -> bool:
@@ -128,10 +130,13 @@ class FetchedOffset:
 CommitAnswer = dict[TopicPartition, ErrorCode]
 
 
-def validate_commit(group: ClassicGroup, request: CommitRequest) -> None:
+def validate_commit(group: Group, request: CommitRequest) -> None:
     """Raises what keeps this committer from committing."""
-    if group.state is DEAD:
+    if group.is_dead:
         raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    if isinstance(group, ConsumerGroup):
+        _validate_commit(group, request)
+        return
     if request.generation < 0 and group.state is EMPTY:
         return
     if request.generation < 0 and not request.member_id and request.instance_id is None:
@@ -143,6 +148,24 @@ def validate_commit(group: ClassicGroup, request: CommitRequest) -> None:
         raise BrokerError(ErrorCode.ILLEGAL_GENERATION)
     if group.state is COMPLETING and not request.is_transactional:
         raise BrokerError(ErrorCode.REBALANCE_IN_PROGRESS)
+
+
+def _validate_commit(group: ConsumerGroup, request: CommitRequest) -> None:
+    names_nobody = request.generation < 0 and not request.member_id and request.instance_id is None
+    if request.is_transactional and names_nobody:
+        return
+    try:
+        check_commit(
+            group,
+            request.member_id,
+            request.generation,
+            ((each.topic_id, each.partition) for each in request.offsets),
+            request.knows_member_epochs or request.is_transactional,
+        )
+    except BrokerError as refusal:
+        if request.is_transactional and refusal.code is ErrorCode.STALE_MEMBER_EPOCH:
+            raise BrokerError(ErrorCode.ILLEGAL_GENERATION) from None
+        raise
 
 
 class OffsetMetadataManager:
@@ -292,7 +315,7 @@ class OffsetMetadataManager:
         for number, some in enumerate(in_batches(partitions)):
             if number:
                 yield
-                if entry.is_being_deleted or group.state is DEAD:
+                if entry.is_being_deleted or group.is_dead:
                     done.errback(BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE))
                     return
             for each in some:
@@ -542,7 +565,7 @@ def fetch_offsets(
     require_stable: bool,
 ) -> list[FetchedOffset]:
     """The offsets of (topic, partition, topic id or NULL_UUID) each, in order."""
-    if entry is None or entry.group.state is DEAD:
+    if entry is None or entry.group.is_dead:
         return [
             FetchedOffset(topic, partition, ErrorCode.NONE, None)
             for topic, partition, _ in partitions
@@ -565,18 +588,18 @@ def check_delete_offsets(entry: GroupEntry | None) -> GroupEntry:
     """The entry, if offsets may be deleted from it; raises GROUP_ID_NOT_FOUND or
     NON_EMPTY_GROUP.
     """
-    if entry is None or entry.group.state is DEAD:
+    if entry is None or entry.group.is_dead:
         raise BrokerError(ErrorCode.GROUP_ID_NOT_FOUND)
-    if entry.group.state is not EMPTY and entry.group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+    if not entry.group.is_empty and entry.group.protocol_type != CONSUMER_PROTOCOL_TYPE:
         raise BrokerError(ErrorCode.NON_EMPTY_GROUP)
     return entry
 
 
 def check_delete_group(entry: GroupEntry | None) -> GroupEntry:
     """The group, which may be deleted. Raises GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
-    if entry is None or entry.group.state is DEAD:
+    if entry is None or entry.group.is_dead:
         raise BrokerError(ErrorCode.GROUP_ID_NOT_FOUND)
-    if entry.group.state is not EMPTY:
+    if not entry.group.is_empty:
         raise BrokerError(ErrorCode.NON_EMPTY_GROUP)
     return entry
 

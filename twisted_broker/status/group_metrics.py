@@ -1,7 +1,8 @@
 """Metrics of the consumer groups that this broker coordinates: states, offsets, lag.
 Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
-Owns Kafka's `GroupMetadataManager` gauges, and kafka_exporter's series of groups.
+Owns Kafka's `GroupMetadataManager` and `group-coordinator-metrics` gauges, and kafka_exporter's
+series of groups.
 
 1. A group is shown by its coordinator alone: a sum over all brokers counts it once.
 2. The lag of a partition is up to the high watermark as this broker knows it, so only where it
@@ -9,9 +10,11 @@ Owns Kafka's `GroupMetadataManager` gauges, and kafka_exporter's series of group
    is of those partitions.
 3. Of a group at most `MOST_OFFSETS` partitions have series, of all groups `MOST_SERIES`; how many
    were left out is said (`replog_metrics_omitted_offsets`).
+4. `NumGroups` and its states are of classic groups, as in Kafka; groups of either protocol are
+   counted by `group-count`.
 
-Source: Kafka's `GroupMetadataManager` (MBeans); danielqsj/kafka_exporter. Not here: what a group is
-(`coordinator`).
+Source: Kafka's `GroupMetadataManager` (MBeans), `GroupCoordinatorMetrics`;
+danielqsj/kafka_exporter. Not here: what a group is (`coordinator`).
 """
 
 from __future__ import annotations
@@ -29,12 +32,15 @@ MOST_OFFSETS, MOST_SERIES = 20_000, 100_000
 # About a millisecond.
 OFFSETS_PER_PIECE = 200
 _STATES = ("Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead")
+_CONSUMER_STATES = ("Empty", "Assigning", "Reconciling", "Stable", "Dead")
+_Counts = Counter[tuple[str, str]]
+"""Groups by their protocol and state."""
 
 
 def groups(out: Exposition, coordinator: Any, replicas: Any) -> Iterator[None]:
     """All of it, pausing after each piece."""
     series = _Series(out, replicas.partitions)
-    states: Counter[str] = Counter()
+    states: _Counts = Counter()
     offsets = 0
     for shard in list(coordinator.runtime.shards.values()):
         if shard.state.name != "ACTIVE":
@@ -44,7 +50,7 @@ def groups(out: Exposition, coordinator: Any, replicas: Any) -> Iterator[None]:
                 entry = shard.groups.get(name)
                 if entry is None:
                     continue  # it went meanwhile
-                states[entry.group.state.value] += 1
+                states[entry.group.group_type, entry.group.state.value] += 1
                 offsets += len(entry.offsets.committed)
                 yield from series.add(name, entry)
     _counts(out, states, offsets)
@@ -57,13 +63,34 @@ def groups(out: Exposition, coordinator: Any, replicas: Any) -> Iterator[None]:
     )
 
 
-def _counts(out: Exposition, states: Counter[str], offsets: int) -> None:
-    rows = [("NumGroups", "Groups that this broker coordinates.", states.total())]
-    rows += [(f"NumGroups{state}", f"Groups in state {state}.", states[state]) for state in _STATES]
+def _counts(out: Exposition, states: _Counts, offsets: int) -> None:
+    totals = {
+        kind: sum(count for (each, _), count in states.items() if each == kind)
+        for kind in ("classic", "consumer")
+    }
+    rows = [("NumGroups", "Classic groups that this broker coordinates.", totals["classic"])]
+    rows += [
+        (f"NumGroups{state}", f"Classic groups in state {state}.", states["classic", state])
+        for state in _STATES
+    ]
     rows.append(("NumOffsets", "Committed offsets of these groups.", offsets))
     for name, doc, number in rows:
         bean = MBean("coordinator_group", "GroupMetadataManager", name, Kind.GAUGE)
         out.bean(bean, doc, [((), number)])
+    for name, key, doc, counted in (
+        ("group-count", "protocol", "Groups by their protocol.", totals),
+        (
+            "consumer-group-count",
+            "state",
+            "Groups of the consumer protocol by their state.",
+            {state.lower(): states["consumer", state] for state in _CONSUMER_STATES},
+        ),
+    ):
+        out.bean(
+            MBean("server", "group-coordinator-metrics", name, Kind.ATTRIBUTE, (key,)),
+            doc,
+            [((value,), number) for value, number in counted.items()],
+        )
 
 
 class _Series:

@@ -137,6 +137,9 @@ def _of_replica(partition: Any, failure: Any, now: Any) -> Trouble:
     return Trouble(text, True, topic, number)
 
 
+_REBALANCING = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling")
+
+
 class Groups:
     """The groups that this broker coordinates: one page of those whose name has `wanted` in it."""
 
@@ -170,7 +173,7 @@ class Groups:
                 if entry is None:
                     continue
                 self.total += 1
-                self.rebalancing += entry.group.state.value.endswith("Rebalance")
+                self.rebalancing += entry.group.state.value in _REBALANCING
                 if self._wanted in name.lower():
                     names.append(name)
                 number += 1
@@ -187,7 +190,10 @@ def _group_row(name: str, entry: Any, replicas: Any) -> Generator[None, None, Gr
             lag += max(0, partition.log.high_watermark - found.offset)
         if number % _OFFSETS_PER_PIECE == 0:
             yield
-    protocol = group.protocol_name or group.protocol_type or ""
+    if group.group_type == "consumer":
+        protocol = "consumer (KIP-848)"
+    else:
+        protocol = group.protocol_name or group.protocol_type or ""
     state, members = group.state.value, len(group.members)
     return GroupRow(name, state, members, protocol, lag, known, len(entry.offsets.committed))
 

@@ -4,19 +4,23 @@ from dataclasses import replace
 
 from tests.coordinator.consumer.consumer_run import ConsumerRun
 from tests.coordinator.consumer.topics import TA, TB, image, topic
+from twisted_broker.coordinator.consumer.decision import ConsumerGroupSettings, Environment
 from twisted_broker.coordinator.consumer.describe import (
     CLASSIC_MEMBER,
     CONSUMER_MEMBER,
-    describe_group,
+    describe,
 )
+from twisted_broker.coordinator.consumer.metadata_hash import TopicHashes
 from twisted_broker.wire.messages.group_records import ClassicMemberMetadata
+from twisted_broker.wire.schema import run_whole
 
 ONE, TWO = topic("ta", TA, [[None]] * 4), topic("tb", TB, [[None]] * 3)
 ASSIGNORS = ("uniform", "range")
 
 
 def described(run):
-    return describe_group(run.group, run.image, ASSIGNORS)
+    settings = ConsumerGroupSettings(assignors=ASSIGNORS)
+    return run_whole(describe(run.group, Environment(run.image, TopicHashes(), 0, settings))).answer
 
 
 def test_what_is_pending_revocation_is_in_the_assignment_and_not_in_the_target():

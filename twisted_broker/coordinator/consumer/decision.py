@@ -16,11 +16,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from twisted_broker.coordinator.consumer.group import ConsumerGroup
 from twisted_broker.coordinator.consumer.metadata_hash import TopicHashes
 from twisted_broker.coordinator.consumer.records import ConsumerGroupRecord
-from twisted_broker.coordinator.consumer.requests import HeartbeatAnswer
 from twisted_broker.image.metadata_image import MetadataImage
 
 
@@ -70,12 +70,12 @@ class Environment:
 
 @dataclass(slots=True)
 class Decision:
-    """`metadata_mark`: of the metadata that was compared. `resolves_patterns`: a refresh of the
-    group's patterns is to begin.
+    """`answer`: to the one who asked, None if nobody did. `metadata_mark`: of the metadata that was
+    compared. `resolves_patterns`: a refresh of the group's patterns is to begin.
     """
 
     records: list[ConsumerGroupRecord] = field(default_factory=list)
-    answer: HeartbeatAnswer | None = None
+    answer: Any = None
     timers: list[TimerChange] = field(default_factory=list)
     metadata_mark: int | None = None
     resolves_patterns: bool = False

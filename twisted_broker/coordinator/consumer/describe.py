@@ -1,25 +1,28 @@
 """What ConsumerGroupDescribe says of a group. Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
-Owns `describe_group`.
+Owns `describe`.
 
 1. A member's assignment is what it was given and what it was told to give up and still has.
 2. Topics that are gone are left out.
 
 Source: Apache Kafka 4.3.1 `ConsumerGroup.asDescribedGroup`. Not here: who may see which topic, and
-that only what is committed is described.
+that only what is committed is described (`consumer_group_runner.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 
+from twisted_broker.coordinator.consumer.decision import Decision, Environment
 from twisted_broker.coordinator.consumer.group import ConsumerGroup
 from twisted_broker.coordinator.consumer.member import ConsumerGroupMember
 from twisted_broker.coordinator.consumer.partitions import TopicIdPartition, by_topic
 from twisted_broker.image.metadata_image import MetadataImage
 
 CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
+# About a millisecond of one turn, where each has a few partitions.
+MEMBERS_PER_STEP = 100
 DescribedTopics = list[tuple[bytes, str, list[int]]]
 """Id, name and partitions of each topic."""
 
@@ -46,26 +49,29 @@ class DescribedGroup:
     members: list[DescribedMember]
 
 
-def describe_group(
-    group: ConsumerGroup, image: MetadataImage, assignors: Sequence[str]
-) -> DescribedGroup:
-    """The group as it is. `assignors`: those configured."""
-    return DescribedGroup(
+def describe(group: ConsumerGroup, environment: Environment) -> Generator[None, None, Decision]:
+    """A decision without records, whose answer is the group as it is; in steps."""
+    image = environment.image
+    described = DescribedGroup(
         group.group_id,
         group.state.value,
         group.epoch,
         group.assignment_epoch,
-        group.subscriptions.preferred_assignor(assignors),
-        [
+        group.subscriptions.preferred_assignor(environment.settings.assignors),
+        [],
+    )
+    for number, member in enumerate(group.members.values(), 1):
+        described.members.append(
             DescribedMember(
                 member,
                 _topics(member.assigned.keys() | member.pending.keys(), image),
                 _topics(group.target(member.member_id), image),
                 CONSUMER_MEMBER if member.classic is None else CLASSIC_MEMBER,
             )
-            for member in group.members.values()
-        ],
-    )
+        )
+        if number % MEMBERS_PER_STEP == 0:
+            yield
+    return Decision(answer=described)
 
 
 def _topics(partitions: Iterable[TopicIdPartition], image: MetadataImage) -> DescribedTopics:

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, ClassVar
 
 from twisted_broker.coordinator.consumer.member import (
     STABLE,
@@ -75,8 +75,10 @@ class PatternRefresh:
 
 
 class ConsumerGroup:
-    """One group."""
+    """One group. `is_dead`: it was deleted, or its partition is led elsewhere."""
 
+    group_type: ClassVar[str] = "consumer"
+    protocol_type: ClassVar[str] = "consumer"
     __slots__ = (
         "_metadata_changes",
         "_metadata_seen",
@@ -86,6 +88,7 @@ class ConsumerGroup:
         "epoch",
         "group_id",
         "has_partition_metadata",
+        "is_dead",
         "members",
         "metadata_hash",
         "pattern_refresh",
@@ -101,7 +104,7 @@ class ConsumerGroup:
         self.assigned_at_ms = NEVER_ASSIGNED_MS
         self.metadata_hash = 0
         # A record of type 4, which Kafka 4.0 wrote, is still there.
-        self.has_partition_metadata = False
+        self.has_partition_metadata = self.is_dead = False
         self.members: dict[str, ConsumerGroupMember] = {}
         self.static: dict[str, str] = {}
         self.targets: dict[str, Target] = {}
@@ -113,6 +116,8 @@ class ConsumerGroup:
 
     @property
     def state(self) -> ConsumerGroupState:
+        if self.is_dead:
+            return ConsumerGroupState.DEAD
         if not self.members:
             return ConsumerGroupState.EMPTY
         if self.epoch > self.assignment_epoch:
@@ -123,6 +128,15 @@ class ConsumerGroup:
         ):
             return ConsumerGroupState.STABLE
         return ConsumerGroupState.RECONCILING
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.members
+
+    @property
+    def is_unwritten(self) -> bool:
+        """Whether no record of it was ever applied: a heartbeat has made it, and was refused."""
+        return not self.members and self.epoch == FIRST_EPOCH
 
     def has_owner(self, partition: TopicIdPartition) -> bool:
         """Whether some member has it assigned or pending revocation."""
@@ -138,10 +152,21 @@ class ConsumerGroup:
     def is_subscribed_to(self, topic: str) -> bool:
         """Whether a member names it, or has a pattern that matched it."""
         return topic in self.subscriptions.names or any(
-            topic in each.topics for each in self.patterns.values()
+            topic in self.patterns[each].topics
+            for each in self.subscriptions.patterns
+            if each in self.patterns
         )
 
     # the metadata that decisions have seen
+    def topics_changed(self, names: Set[str]) -> None:
+        """If it subscribes to one of them, the next heartbeat compares the hash."""
+        subscribed = self.subscriptions.names
+        few, many = (names, subscribed) if len(names) < len(subscribed) else (subscribed, names)
+        if any(each in many for each in few) or any(
+            not names.isdisjoint(each.topics) for each in self.patterns.values()
+        ):
+            self.metadata_changed()
+
     def metadata_changed(self) -> None:
         """A topic that it subscribes to has: the next heartbeat compares the hash."""
         self._metadata_changes += 1

@@ -1,18 +1,19 @@
 """What a member's leaving decides, or its removal. Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
-Owns `leave`, `remove_members`.
+Owns `leave`, `leave_several`, `remove_members`.
 
 1. Removal frees what the member owned; the others get it by the next heartbeat that computes a
    target.
 2. A static member that leaves for a while (epoch -2) keeps its partitions and its target until its
    session ends, which runs on.
 
-Source: Apache Kafka 4.3.1 `GroupMetadataManager.consumerGroupLeave`, `consumerGroupFenceMembers`.
+Source: Apache Kafka 4.3.1 `GroupMetadataManager.consumerGroupLeave`, `consumerGroupFenceMembers`,
+`classicGroupLeaveToConsumerGroup`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator
+from collections.abc import Collection, Generator, Sequence
 from dataclasses import replace
 
 from twisted_broker.coordinator.consumer.decision import (
@@ -35,6 +36,8 @@ from twisted_broker.coordinator.consumer.records import (
     pattern_tombstone,
 )
 from twisted_broker.coordinator.consumer.requests import HeartbeatAnswer, HeartbeatRequest
+from twisted_broker.coordinator.group_requests import LeaveAnswer
+from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 
 def leave(
@@ -61,6 +64,29 @@ def _leave_for_a_while(group: ConsumerGroup, member: ConsumerGroupMember) -> Dec
         [left.assignment_record(group.group_id)],
         timers=[TimerChange(ConsumerTimer.REBALANCE, member.member_id)],
     )
+
+
+def leave_several(
+    group: ConsumerGroup, leavers: Sequence[tuple[str, str | None]], environment: Environment
+) -> Generator[None, None, Decision]:
+    """The decision on a LeaveGroup, (member id, instance id) each: an empty member id means whoever
+    holds the instance. Its answer has an error for each.
+    """
+    answers = []
+    gone: dict[str, None] = {}
+    for member_id, instance_id in leavers:
+        found_id = member_id or group.static.get(instance_id or "", "")
+        try:
+            gone[check_leaving(group, found_id, instance_id).member_id] = None
+        except BrokerError as refusal:
+            answers.append(LeaveAnswer(member_id, instance_id, refusal.code))
+        else:
+            answers.append(LeaveAnswer(member_id, instance_id, ErrorCode.NONE))
+    decision = Decision()
+    if gone:
+        decision = yield from remove_members(group, gone, environment)
+    decision.answer = answers
+    return decision
 
 
 def remove_members(

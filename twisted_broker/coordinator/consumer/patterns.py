@@ -120,6 +120,8 @@ def patterns_resolved(
     group: ConsumerGroup, resolved: Mapping[str, ResolvedPattern], environment: Environment
 ) -> Generator[None, None, Decision]:
     """What follows from a refresh, in steps."""
+    if not group.members:
+        return Decision()
     decision = Decision(metadata_mark=group.metadata_mark())
     known = dict(group.resolved())
     must_bump = False

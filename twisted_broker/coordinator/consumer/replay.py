@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from twisted_broker.coordinator.bucket_dict import BucketDict
 from twisted_broker.coordinator.consumer.group import ConsumerGroup
 from twisted_broker.coordinator.consumer.records import ConsumerGroupRecord
 from twisted_broker.wire.messages.group_records import ConsumerGroupMetadataKey
@@ -26,7 +27,7 @@ class ConsumerGroupReplay:
     __slots__ = ("_deleted", "groups")
 
     def __init__(self) -> None:
-        self.groups: dict[str, ConsumerGroup] = {}
+        self.groups: BucketDict[str, ConsumerGroup] = BucketDict()
         self._deleted: set[str] = set()
 
     def apply(self, record: ConsumerGroupRecord) -> None:

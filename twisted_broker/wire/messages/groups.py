@@ -193,6 +193,49 @@ class ConsumerGroupDescribeResponseAssignment(Struct):
     )
 
 
+class ConsumerGroupHeartbeatTopicPartitions(Struct):
+    topic_id: bytes = uuid("0+")
+    partitions: list[int] = array(int32, "0+")
+
+
+class ConsumerGroupHeartbeatRequest(Request, api_key=68, versions="0-1", flexible="0+"):
+    group_id: str = string("0+")
+    member_id: str = string("0+")
+    member_epoch: int = int32("0+")
+    instance_id: str | None = string("0+", default=None, nullable="0+")
+    rack_id: str | None = string("0+", default=None, nullable="0+")
+    rebalance_timeout_ms: int = int32("0+", default=-1)
+    subscribed_topic_names: list[str] | None = array(string, "0+", default=None, nullable="0+")
+    subscribed_topic_regex: str | None = string("1+", default=None, nullable="1+")
+    server_assignor: str | None = string("0+", default=None, nullable="0+")
+    topic_partitions: list[ConsumerGroupHeartbeatTopicPartitions] | None = array(
+        ConsumerGroupHeartbeatTopicPartitions, "0+", default=None, nullable="0+"
+    )
+
+
+class ConsumerGroupHeartbeatAssignment(Struct):
+    topic_partitions: list[ConsumerGroupHeartbeatTopicPartitions] = array(
+        ConsumerGroupHeartbeatTopicPartitions, "0+"
+    )
+
+
+class ConsumerGroupHeartbeatResponse(Response, api_key=68, versions="0-1", flexible="0+"):
+    throttle_time_ms: int = int32("0+")
+    error_code: int = int16("0+")
+    error_message: str | None = string("0+", default=None, nullable="0+")
+    member_id: str | None = string("0+", default=None, nullable="0+")
+    member_epoch: int = int32("0+")
+    heartbeat_interval_ms: int = int32("0+")
+    assignment: ConsumerGroupHeartbeatAssignment | None = structure(
+        ConsumerGroupHeartbeatAssignment, "0+", default=None, nullable="0+"
+    )
+
+
+class ConsumerGroupDescribeRequest(Request, api_key=69, versions="0-1", flexible="0+"):
+    group_ids: list[str] = array(string, "0+")
+    include_authorized_operations: bool = boolean("0+")
+
+
 class Member(Struct):
     member_id: str = string("0+")
     instance_id: str | None = string("0+", default=None, nullable="0+")
@@ -209,3 +252,20 @@ class Member(Struct):
         ConsumerGroupDescribeResponseAssignment, "0+"
     )
     member_type: int = int8("1+", default=-1, ignorable=True)
+
+
+class DescribedConsumerGroup(Struct):
+    error_code: int = int16("0+")
+    error_message: str | None = string("0+", default=None, nullable="0+")
+    group_id: str = string("0+")
+    group_state: str = string("0+")
+    group_epoch: int = int32("0+")
+    assignment_epoch: int = int32("0+")
+    assignor_name: str = string("0+")
+    members: list[Member] = array(Member, "0+")
+    authorized_operations: int = int32("0+", default=-0x80000000)
+
+
+class ConsumerGroupDescribeResponse(Response, api_key=69, versions="0-1", flexible="0+"):
+    throttle_time_ms: int = int32("0+")
+    groups: list[DescribedConsumerGroup] = array(DescribedConsumerGroup, "0+")

@@ -35,6 +35,7 @@ from twisted_broker.cluster.cluster_view import ClusterView
 from twisted_broker.cluster.controller import Controller
 from twisted_broker.cluster.election import Candidates, Elected, Election
 from twisted_broker.cluster.metadata_log import MetadataLog
+from twisted_broker.coordinator.consumer.group import ConsumerGroup
 from twisted_broker.coordinator.group_offsets import GroupOffsets
 from twisted_broker.coordinator.offsets_store import ReplicaOffsetsStore
 from twisted_broker.coordinator.transaction.transaction_marker_sender import (
@@ -434,6 +435,11 @@ def offset_commit_acknowledged_before_replication(plant: Planting) -> None:
     plant(ReplicaOffsetsStore, "append", append)
 
 
+def partition_given_before_it_is_free(plant: Planting) -> None:
+    """A member of a consumer group gets what another has not given up yet."""
+    plant(ConsumerGroup, "has_owner", lambda self, partition: False)
+
+
 def leader_epoch_not_raised(plant: Planting) -> None:
     """A new leader leads under the epoch of the one before."""
     real = PartitionRegistration.changed
@@ -685,6 +691,7 @@ MUTATIONS: dict[str, Callable[[Planting], None]] = {
     each.__name__: each
     for each in (
         truncate_to_the_high_watermark,
+        partition_given_before_it_is_free,
         fetch_is_not_fenced,
         high_watermark_over_the_committed_isr,
         expansion_without_the_epochs_start,

@@ -65,6 +65,7 @@ RECORDED = {
     "last_sequence_cleaned_away": 15,
     "recovery_point_before_the_flush": 207,
     "recovery_without_crc": 64,
+    "partition_given_before_it_is_free": 11,
 }
 BELOW = {
     "duplicates_not_recalled": (

@@ -9,7 +9,8 @@ partition takes from the last commit and raises; records are not read.
 3. `leaves`, `joins`, `crashes` and `stalls` are done to it from outside. One that stalled goes on
    with a commit of what it believes to own.
 
-Not here: reading (`simulation/consumer.py`), static members, the protocol of KIP-848.
+Not here: reading (`simulation/consumer.py`), static members, the protocol of KIP-848
+(`simulation/consumer_member.py`).
 """
 
 from __future__ import annotations
@@ -39,7 +40,12 @@ _FETCH_CHANCE = 0.1
 
 
 class Member(Client):
-    """Of `GROUP`. `places`: the partitions that the group shares."""
+    """Of `group`. `places`: the partitions that the group shares; `facts`: what is told of its
+    commits.
+    """
+
+    group = GROUP
+    _commit_version = 8
 
     def __init__(
         self,
@@ -51,6 +57,7 @@ class Member(Client):
     ) -> None:
         super().__init__(runtime, name, brokers, notes)
         self.places = list(places)
+        self.facts: Any = notes
         self.owned: dict[TopicPartition, int] = {}
         """partition -> the count committed last"""
         self.commits = True
@@ -121,7 +128,7 @@ class Member(Client):
             await self._leave()
 
     async def _find_coordinator(self) -> None:
-        request = offsets.FindCoordinatorRequest(key=GROUP, key_type=0)
+        request = offsets.FindCoordinatorRequest(key=self.group, key_type=0)
         answer = await self.send_to_any(request, 3)
         if answer is not None and not answer.error_code:
             self._coordinator = (answer.host, answer.port)
@@ -148,7 +155,7 @@ class Member(Client):
 
     async def _join(self) -> None:
         floor = self.notes.generation_floor()
-        asked = self._coordinator, self.notes.coordinator_of(GROUP)
+        asked = self._coordinator, self.notes.coordinator_of(self.group)
         request = groups.JoinGroupRequest(
             group_id=GROUP,
             session_timeout_ms=SESSION_MS,
@@ -204,7 +211,7 @@ class Member(Client):
         leads answers from its memory.
         """
         asked = None if address is None else (address[0], coordinator and coordinator[1])
-        return asked == coordinator == self.notes.coordinator_of(GROUP)
+        return asked == coordinator == self.notes.coordinator_of(self.group)
 
     def _assignments(
         self, joined: groups.JoinGroupResponse
@@ -250,17 +257,17 @@ class Member(Client):
             partition_index=place.partition, committed_offset=count, committed_metadata=self.name
         )
         request = offsets.OffsetCommitRequest(
-            group_id=GROUP,
+            group_id=self.group,
             generation_id_or_member_epoch=self._generation,
             member_id=self._member_id,
             topics=[offsets.OffsetCommitRequestTopic(name=place.topic, partitions=[partition])],
         )
-        answer = await self._send_to_coordinator(request, 8)
+        answer = await self._send_to_coordinator(request, self._commit_version)
         if answer is None:
             return
         code = error_of(answer.topics[0].partitions[0].error_code)
         if code is ErrorCode.NONE:
-            self.notes.committed(place, count)
+            self.facts.committed(place, count)
             if place in self.owned:
                 self.owned[place] = count
         else:
@@ -270,15 +277,9 @@ class Member(Client):
         self, places: Sequence[TopicPartition]
     ) -> dict[TopicPartition, int] | None:
         """Partition -> what was committed last, 0 when nothing was; None when that is not known."""
-        floors = {place: self.notes.commit_floor(place) for place in places}
-        topics = [
-            offsets.OffsetFetchRequestTopic(name=place.topic, partition_indexes=[place.partition])
-            for place in places
-        ]
-        address, coordinator = self._coordinator, self.notes.coordinator_of(GROUP)
-        answer = await self._send_to_coordinator(
-            offsets.OffsetFetchRequest(group_id=GROUP, topics=topics), 7
-        )
+        floors = {place: self.facts.commit_floor(place) for place in places}
+        address, coordinator = self._coordinator, self.notes.coordinator_of(self.group)
+        answer = await self._ask_committed(places)
         if not self._is_still(address, coordinator):
             floors = dict.fromkeys(places, 0)
         if answer is None:
@@ -294,5 +295,14 @@ class Member(Client):
                     self._refused(error_of(each.error_code))
                     return None
                 found[place] = max(0, each.committed_offset)
-                self.notes.committed_seen(place, found[place], floors[place])
+                self.facts.committed_seen(place, found[place], floors[place])
         return found
+
+    async def _ask_committed(self, places: Sequence[TopicPartition]) -> Any:
+        """An error and topics; None when no answer came."""
+        topics = [
+            offsets.OffsetFetchRequestTopic(name=place.topic, partition_indexes=[place.partition])
+            for place in places
+        ]
+        request = offsets.OffsetFetchRequest(group_id=self.group, topics=topics)
+        return await self._send_to_coordinator(request, 7)

@@ -113,7 +113,22 @@ def options_of(seed: int, brokers: int = 3) -> Options:
     if seed % 16 in _TRANSACTIONAL:
         add_transactions(options)
     _add_small_steps(options)
+    _add_consumer_members(options)
     return options
+
+
+def _add_consumer_members(options: Options) -> None:
+    """In half of the seeds with a classic group there is a consumer group as well."""
+    random = Random(f"consumer members {options.seed} {options.brokers}")
+    if options.members and random.random() < 0.5:
+        options.consumer_members = random.randint(2, 4)
+        options.settings |= {
+            "group.consumer.min.session.timeout.ms": "1000",
+            "group.consumer.session.timeout.ms": "2000",
+            "group.consumer.min.heartbeat.interval.ms": "100",
+            "group.consumer.heartbeat.interval.ms": "300",
+            "group.consumer.assignment.interval.ms": str(random.choice((0, 300, 1000))),
+        }
 
 
 def _add_small_steps(options: Options) -> None:

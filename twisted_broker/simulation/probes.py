@@ -20,6 +20,7 @@ from twisted_broker.cluster.metadata_copy import MetadataCopy
 from twisted_broker.cluster.metadata_log import MetadataLog
 from twisted_broker.cluster.metadata_store import MetadataStore
 from twisted_broker.cluster.stale_roles import StaleRoles
+from twisted_broker.coordinator.consumer_group_runner import ConsumerGroupRunner
 from twisted_broker.coordinator.coordinator_runtime import CoordinatorRuntime
 from twisted_broker.coordinator.membership import Membership
 from twisted_broker.coordinator.offsets_topic import CoordinatorTopic
@@ -348,6 +349,16 @@ class Probes:
     def _watch_groups(self) -> None:
         self._after(Rebalance, "_complete_join", lambda *_: self._count("group rebalance"))
         self._after(Membership, "session_expired", lambda *_: self._count("member expired"))
+        self._after(
+            ConsumerGroupRunner,
+            "_expired",
+            lambda *_: self._count("consumer group member expired"),
+        )
+        self._after(
+            ConsumerGroupRunner,
+            "group_loaded",
+            lambda *_: self._count("consumer group loaded"),
+        )
         self._after(CoordinatorTopic, "_refused", lambda *_: self._count("offsets topic refused"))
         self._wrap(CoordinatorRuntime, "_load_steps", self._loading)
         self._wrap(CoordinatorRuntime, "unload", self._unloading)

@@ -102,6 +102,12 @@ KINDS = {
     "offsets topic refused": "fewer brokers had joined than it has replicas",
     "offset commit": "was acknowledged to a member",
     "late commit refused": "of a member that stalled until its generation was over",
+    "partition given to a member": "of a consumer group",
+    "partition revoked": "a member of a consumer group gave it up while it was in the group",
+    "partition of a lost member given away": "it had not heard yet that it was out of the group",
+    "consumer group member began anew": "it left, or was fenced",
+    "consumer group member expired": "its session, or its time to give partitions up, ran out",
+    "consumer group loaded": "by a coordinator",
     # transactions
     "transaction committed": "as its producer was answered",
     "transaction aborted": "as its producer was answered",

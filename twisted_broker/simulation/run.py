@@ -31,6 +31,7 @@ from twisted_broker.simulation.admin import Admin
 from twisted_broker.simulation.checks.clients import ClientChecker
 from twisted_broker.simulation.checks.cluster import ClusterChecker
 from twisted_broker.simulation.checks.committed_state import Violation
+from twisted_broker.simulation.checks.consumer_groups import ConsumerGroupChecker
 from twisted_broker.simulation.checks.end_state import is_there, what_is_missing
 from twisted_broker.simulation.checks.groups import GroupChecker
 from twisted_broker.simulation.checks.transactions import TransactionChecker
@@ -42,6 +43,7 @@ from twisted_broker.simulation.committed_consumer import (
     OffsetsReader,
 )
 from twisted_broker.simulation.consumer import Consumer
+from twisted_broker.simulation.consumer_member import ConsumerMember
 from twisted_broker.simulation.fault_schedule import Faults
 from twisted_broker.simulation.faults.base import partitions
 from twisted_broker.simulation.image_counts import ImageCounts
@@ -91,6 +93,7 @@ class Run:
         self.notes.refused, self.notes.reached = self.reach.answer, self.reach.count
         self.clients = ClientChecker(self.checker, self.notes)
         self.groups = GroupChecker(self.checker, self.notes, self.reach.count)
+        self.consumer_group = ConsumerGroupChecker(self.checker, self.reach.count)
         self.known = TransactionNotes()
         self.known.counted = self.reach.count
         compacted = self.checker.compacted
@@ -207,13 +210,22 @@ class Run:
             )
             for number, partition in enumerate(places)
         ]
-        self.members = [
+        self.members: list[Member] = [
             Member(
                 *self._client_machine(f"m{number}"),
                 self.notes,
                 [place for place in places if place.topic not in by_id],
             )
             for number in range(self.options.members)
+        ]
+        self.members += [
+            ConsumerMember(
+                *self._client_machine(f"u{number}"),
+                self.notes,
+                [place for place in places if place.topic not in by_id],
+                self.consumer_group,
+            )
+            for number in range(self.options.consumer_members)
         ]
         for client in (self.admin, *self.producers, *self.consumers, *self.members):
             client.actor = self.schedule.actor(client.name)

@@ -59,7 +59,9 @@ class Options:
     churn: list[Topic] = field(default_factory=list)
     """topics that are deleted and made again"""
     members: int = 0
-    """of a consumer group"""
+    """of a classic group"""
+    consumer_members: int = 0
+    """of a consumer group (KIP-848)"""
     acts: list[str] = field(default_factory=list)
     """what the administrator does (`simulation/admin.py`)"""
     act_seconds: float = 8.0

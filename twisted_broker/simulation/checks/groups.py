@@ -1,6 +1,6 @@
 """What members of a group are answered, checked: generations, assignments, committed offsets.
 
-Owns `GroupChecker`.
+Owns `GroupChecker`, of classic groups, and `CommitChecker`, of any.
 
 1. A commit that was acknowledged is there for whoever fetches afterwards, whichever coordinator
    died meanwhile; owners raise what they commit, so a fetch never gives less. One that has not
@@ -24,33 +24,16 @@ from twisted_broker.simulation.client_notes import Notes
 from twisted_broker.topic_names import OFFSETS_TOPIC
 
 
-class GroupChecker:
-    """Attached to `Notes`. `counted(kind)` is called with what was reached."""
+class CommitChecker:
+    """The commits of one group. `counted(kind)` is called with what was reached."""
 
-    def __init__(
-        self, checker: ClusterChecker, notes: Notes, counted: Callable[[str], None]
-    ) -> None:
+    def __init__(self, checker: ClusterChecker, counted: Callable[[str], None]) -> None:
         self._checker, self._counted = checker, counted
         self._committed: dict[TopicPartition, int] = {}
-        self._owners: dict[tuple[int, TopicPartition], str] = {}
-        self._generation = 0
-        notes.generation_floor = lambda: self._generation
-        notes.commit_floor = lambda place: self._committed.get(place, 0)
-        notes.assigned, notes.committed = self.assigned, self.committed
-        notes.committed_seen = self.committed_seen
-        notes.coordinator_of = checker.truth.coordinator_of
 
-    def assigned(
-        self, member: str, generation: int, floor: int, places: Sequence[TopicPartition]
-    ) -> None:
-        """`floor`: of `generation_floor` before the member joined."""
-        if generation < floor:
-            self._broken(f"{member} joined generation {generation} after {floor} was assigned")
-        for place in places:
-            owner = self._owners.setdefault((generation, place), member)
-            if owner != member:
-                self._broken(f"{place} has two owners in generation {generation}")
-        self._generation = max(self._generation, generation)
+    def commit_floor(self, place: TopicPartition) -> int:
+        """The highest commit that was acknowledged."""
+        return self._committed.get(place, 0)
 
     def committed(self, place: TopicPartition, count: int) -> None:
         self._counted("offset commit")
@@ -68,3 +51,31 @@ class GroupChecker:
         ]
         if all(line.is_whole for line in lines):
             self._checker.broken = self._checker.broken or f"group: {text}"
+
+
+class GroupChecker(CommitChecker):
+    """Attached to `Notes`."""
+
+    def __init__(
+        self, checker: ClusterChecker, notes: Notes, counted: Callable[[str], None]
+    ) -> None:
+        super().__init__(checker, counted)
+        self._owners: dict[tuple[int, TopicPartition], str] = {}
+        self._generation = 0
+        notes.generation_floor = lambda: self._generation
+        notes.commit_floor = self.commit_floor
+        notes.assigned, notes.committed = self.assigned, self.committed
+        notes.committed_seen = self.committed_seen
+        notes.coordinator_of = checker.truth.coordinator_of
+
+    def assigned(
+        self, member: str, generation: int, floor: int, places: Sequence[TopicPartition]
+    ) -> None:
+        """`floor`: of `generation_floor` before the member joined."""
+        if generation < floor:
+            self._broken(f"{member} joined generation {generation} after {floor} was assigned")
+        for place in places:
+            owner = self._owners.setdefault((generation, place), member)
+            if owner != member:
+                self._broken(f"{place} has two owners in generation {generation}")
+        self._generation = max(self._generation, generation)

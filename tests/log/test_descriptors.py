@@ -20,7 +20,7 @@ from tests.log.test_mirrored import at
 from twisted_broker.log import checkpoints
 from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors
 from twisted_broker.log.filesystem import OsFileSystem
-from twisted_broker.log.log_manager import LogManager
+from twisted_broker.log.log_checkpoints import LogCheckpoints
 from twisted_broker.simulation.disk_faults import Fault
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.schema import run_whole
@@ -165,9 +165,7 @@ def test_what_a_leader_wrote_counts_without_its_index_entries(error: int, kind: 
 
 
 @pytest.mark.parametrize("error", SHORT)
-@pytest.mark.parametrize(
-    "what", [LogManager.checkpoint_recovery_points, LogManager.checkpoint_log_starts]
-)
+@pytest.mark.parametrize("what", [LogCheckpoints.recovery_points, LogCheckpoints.log_starts])
 def test_a_checkpoint_comes_again(what: Any, error: int) -> None:
     """Its write failed for want of descriptors: the directory stays, and the next interval
     writes it.
@@ -180,7 +178,7 @@ def test_a_checkpoint_comes_again(what: Any, error: int) -> None:
     log.set_high_watermark(3)
     log.increment_log_start_offset(2)
     world.files.faults.append(Fault(error, "open", "checkpoint"))
-    what(manager)
+    what(manager.checkpoints)
     assert manager.directories.offline() == [] and world.failed == []
     world.files.faults.clear()
     world.clock.advance(61)

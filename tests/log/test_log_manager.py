@@ -229,7 +229,7 @@ def test_entries_that_a_clean_stop_dropped_do_not_come_back(why: str) -> None:
     log = create(manager, index_interval_bytes=0)
     fill(log, 20)
     log.durability.flush()
-    manager.checkpoint_recovery_points()
+    manager.checkpoints.recovery_points()
     world.files.sync_all()
     if why == "recovered":  # the records behind the first were lost, their index entries were not
         path = log.segments.active.log.path
@@ -413,7 +413,7 @@ def test_a_deletion_that_the_disk_refuses_keeps_nobody_waiting() -> None:
     log.roll(NOW_MS)
     log.set_high_watermark(5)
     worker.run_all()
-    manager.checkpoint_recovery_points()
+    manager.checkpoints.recovery_points()
     worker.run_all()
     log.truncate_to(2, NOW_MS)
     assert log.durability.is_checkpoint_above
@@ -439,7 +439,7 @@ def test_a_deletion_whose_name_cannot_be_synced(number: int, stays: bool) -> Non
     manager.delete(A)
     synced: list[object] = []
     with patch.object(world.files, "sync_directory", side_effect=OSError(number, "no")):
-        manager.sync_renames([log]).addBoth(synced.append)
+        manager.names.sync_renames([log]).addBoth(synced.append)
     assert len(synced) == (not stays) and manager.is_set_aside(log) is stays
     world.clock.advance(60)
     assert synced == [None]
@@ -596,7 +596,7 @@ def test_a_truncation_is_checkpointed() -> None:
     fill(log, 7)
     log.set_high_watermark(4)
     log.durability.flush()
-    manager.checkpoint_recovery_points()
+    manager.checkpoints.recovery_points()
     log.truncate_to(4, NOW_MS)
     assert checkpoints.read_offsets(world.files, "/d1", checkpoints.RECOVERY_POINT) == {A: 3}
     log.durability.flush()
@@ -791,8 +791,8 @@ def test_what_is_wanted_behind_a_stop_touches_no_directory() -> None:
     wait_for(manager.shutdown(4))
     before = world.files.operations
     with capturedLogs() as lines:
-        manager.checkpoint_recovery_points()
-        manager.checkpoint_log_starts()
+        manager.checkpoints.recovery_points()
+        manager.checkpoints.log_starts()
         while not reactor.calls.empty():
             reactor.run_one()
     assert world.files.operations == before and not world.failed
@@ -1102,7 +1102,7 @@ def test_a_stalled_disk_stalls_neither_creation_nor_appends() -> None:
     for number in range(10):
         fill(create(manager, TopicPartition("t", number), segment_bytes=300), 10)
     manager.delete(TopicPartition("t", 3))
-    manager.checkpoint_recovery_points()
+    manager.checkpoints.recovery_points()
     assert len(manager.logs) == 9 and all(worker.waiting for worker in workers)
 
 
@@ -1554,7 +1554,7 @@ def test_ids_of_logs_that_had_none_are_written_and_synced_by_the_worker() -> Non
     worker.run_all()
     world.clock.advance(1)
     worker.run_all()
-    manager.checkpoint_log_starts()
+    manager.checkpoints.log_starts()
     worker.run_all()
     starts = checkpoints.read_offsets(world.files, "/d1", checkpoints.LOG_START_OFFSET)
     assert set(starts.values()) == {2} and all(log.durability.name_is_durable for log in logs)
@@ -1659,8 +1659,8 @@ def test_rows_of_a_log_are_not_those_of_the_next_of_its_name(crash: str, jobs: i
         worker.run_all()
         old.set_high_watermark(5)
         old.increment_log_start_offset(3)
-        manager.checkpoint_recovery_points()
-        manager.checkpoint_log_starts()
+        manager.checkpoints.recovery_points()
+        manager.checkpoints.log_starts()
         worker.run_all()
         checkpoints.write_offsets(world.files, "/d1", checkpoints.HIGH_WATERMARK, {A: 5, B: 0})
         assert all(A in found for found in rows(world.files).values())
@@ -1698,7 +1698,7 @@ def test_a_log_that_grew_past_an_old_recovery_point_is_checked(stop: str, seed: 
         log.roll(NOW_MS)
     log.set_high_watermark(5)
     if stop == "checkpoint":
-        manager.checkpoint_recovery_points()
+        manager.checkpoints.recovery_points()
     else:
         world.stop(manager)
         manager = world.manager()
@@ -1732,7 +1732,7 @@ def test_a_leader_of_what_was_truncated_below_the_checkpoint_waits_for_it(seed: 
         fill(log, 4)
         log.roll(NOW_MS)
     log.set_high_watermark(16)
-    manager.checkpoint_recovery_points()
+    manager.checkpoints.recovery_points()
     world.files.sync_all()
     log.durability.disk = manager.directories.online()[0].disk = worker = ManualWorker()
     log.truncate_to(6, NOW_MS)
@@ -1766,7 +1766,7 @@ def test_a_row_above_what_an_unclean_start_found_is_not_trusted(seed: int) -> No
         fill(log, 4)
         log.roll(NOW_MS)
     log.set_high_watermark(16)
-    manager.checkpoint_recovery_points()
+    manager.checkpoints.recovery_points()
     log.truncate_to(6, NOW_MS)
     world.files.sync_all()
     checkpoints.write_offsets(world.files, "/d1", checkpoints.RECOVERY_POINT, {A: 16})
@@ -1793,7 +1793,7 @@ def test_what_was_truncated_below_the_high_watermark_waits_for_the_checkpoint(
     fill(log, 9)
     log.roll(NOW_MS)
     log.set_high_watermark(9)
-    manager.checkpoint_recovery_points()
+    manager.checkpoints.recovery_points()
     directory = manager.directories.of(log)
     log.durability.disk = directory.disk = worker = ManualWorker()
     called: list[int] = []
@@ -1832,7 +1832,7 @@ def test_a_log_start_that_a_truncation_lowered_is_checkpointed_before_more_comes
     fill(log, 60)
     log.set_high_watermark(60)
     log.increment_log_start_offset(50)
-    manager.checkpoint_log_starts()
+    manager.checkpoints.log_starts()
     directory = manager.directories.of(log)
     log.durability.disk = directory.disk = worker = ManualWorker()
     called: list[int] = []
@@ -1885,7 +1885,7 @@ def test_a_truncation_while_the_checkpoint_is_written_wants_another() -> None:
     log.set_high_watermark(9)
     directory = manager.directories.online()[0]
     log.durability.disk = directory.disk = worker = ManualWorker()
-    manager.checkpoint_recovery_points()
+    manager.checkpoints.recovery_points()
     (job, done), *_ = worker.jobs
     worker.jobs.clear()
     job()
@@ -1909,14 +1909,14 @@ def test_a_start_without_roles_checks_no_more_at_the_next() -> None:
         fill(log, 4)
         log.roll(NOW_MS)
     log.set_high_watermark(14)
-    manager.checkpoint_recovery_points()
+    manager.checkpoints.recovery_points()
     point = {A: 14}
     for _ in range(2):
         assert checkpoints.read_offsets(world.files, "/d1", checkpoints.RECOVERY_POINT) == point
         world.files = world.files.after_kill()
         manager = world.manager()
         assert manager.logs[A].high_watermark == 0
-        manager.checkpoint_recovery_points()
+        manager.checkpoints.recovery_points()
     manager.logs[A].truncate_to(9, NOW_MS)
     point = {A: 8}
     assert checkpoints.read_offsets(world.files, "/d1", checkpoints.RECOVERY_POINT) == point

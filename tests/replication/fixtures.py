@@ -266,6 +266,10 @@ class FakeLogManager:
     def is_set_aside(self, log: Log) -> bool:
         return log.directory.endswith(DELETE_SUFFIX) and not self.failed_directories
 
+    @property
+    def names(self) -> FakeLogManager:
+        return self
+
     def sync_renames(self, logs: Any) -> Deferred[None]:
         return succeed(None)
 

@@ -266,7 +266,7 @@ def test_a_deletion_is_answered_when_it_is_durable(fails: bool) -> None:
         waiting.append(Deferred())
         return waiting[-1]
 
-    member.log_manager.sync_renames = sync
+    member.log_manager.names.sync_renames = sync
     answers: list[messages.StopReplicaResponse] = []
     for _ in range(2):
         request = member.roles.stop_replica(member.stop_request(6, delete=True))
@@ -283,7 +283,7 @@ def test_a_deletion_is_answered_when_it_is_durable(fails: bool) -> None:
     expected = ErrorCode.KAFKA_STORAGE_ERROR if fails else ErrorCode.NONE
     assert [each.partition_errors[0].error_code for each in answers] == [expected] * 2
     # And as often as it is asked, until a restart finds what is there.
-    member.log_manager.sync_renames = lambda logs: succeed(None)
+    member.log_manager.names.sync_renames = lambda logs: succeed(None)
     (partition,) = member.stop(6, True).partition_errors
     assert partition.error_code == expected
 

@@ -1,8 +1,8 @@
 """All logs of this broker.
 
-Owns `LogManager`: loading, making and deleting logs, their checkpoints, and when periodic tasks
-run. Its `directories`, `cleaner`, `moves` and `upkeep` have modules of their own, as has the stop
-of a directory.
+Owns `LogManager`: loading, making and deleting logs, and when periodic tasks run. Its
+`directories`, `names`, `checkpoints`, `cleaner`, `moves` and `upkeep` have modules of their own, as
+has the stop of a directory.
 
 1. A partition has one log, in one directory; a new one goes to the directory with the fewest logs,
    not to a cordoned one. Two of different topic ids are found where a directory was away while a
@@ -16,18 +16,17 @@ of a directory.
 3. A log is loaded with the broker's own settings; the topic's come with `get_or_create`: they are
    known only when the metadata is.
 4. A periodic task that fails is logged and runs again at its next time.
-5. After a truncation, and after a start that found less than was checkpointed, the recovery point
-   is on its way to the disk at once (RL 3.5); so is a log start that a truncation lowered.
-6. A stop happens once: after it no periodic task, round of the cleaner or removal begins.
-7. The copy of a log that moves is loaded, checkpointed, failed and stopped as logs are.
-8. A log is not served while the metadata place its replica in a directory that is offline. It may
+5. A stop happens once: after it no periodic task, round of the cleaner or removal begins.
+6. The copy of a log that moves is loaded, checkpointed, failed and stopped as logs are.
+7. A log is not served while the metadata place its replica in a directory that is offline. It may
    be an older one: a copy took its place, or the replica left and came again, while its directory
    was away. What happened then is written nowhere in it; nor whether it is the right one after
    all, because a stop came between the controller's answer to a move and the swap. So the replica
    is offline in both cases.
 
 Ring 1. Source: Kafka's `LogManager`; RL 1.5, 1.12, 3.2, 3.5-3.8. Not here: the directories
-(`log_directories.py`), the cleaner (`cleaner/log_cleaner.py`), copies and their swap
+(`log_directories.py`), their names (`directory_names.py`), checkpoints (`log_checkpoints.py`), the
+cleaner (`cleaner/log_cleaner.py`), copies and their swap
 (`log_moves.py`), retention, expiry and syncs by age (`log_upkeep.py`), the stop of a directory
 (`clean_stop.py`), high-watermark checkpoints (`replication.high_watermark_checkpoint`).
 """
@@ -35,8 +34,7 @@ Ring 1. Source: Kafka's `LogManager`; RL 1.5, 1.12, 3.2, 3.5-3.8. Not here: the 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 from twisted.internet.defer import Deferred, succeed
@@ -45,9 +43,9 @@ from twisted.logger import Logger
 from twisted_broker.config import BrokerConfig, LogConfig, topic_config
 from twisted_broker.event_lines import EventLines
 from twisted_broker.interfaces import Runtime, TopicPartition
-from twisted_broker.log import checkpoints
 from twisted_broker.log.clean_stop import CleanStop
 from twisted_broker.log.cleaner.log_cleaner import LogCleaner
+from twisted_broker.log.directory_names import NAME_SYNC_SECONDS, DirectoryNames, gather
 from twisted_broker.log.errors import (
     CheckpointError,
     LogDirFailure,
@@ -57,12 +55,12 @@ from twisted_broker.log.errors import (
 from twisted_broker.log.free_space import FreeSpace
 from twisted_broker.log.future_logs import LONGEST_NAME, newer_of, one_that_counts
 from twisted_broker.log.log import Log
+from twisted_broker.log.log_checkpoints import LogCheckpoints
 from twisted_broker.log.log_directories import LogDirectories
 from twisted_broker.log.log_directory import (
     DELETE_SUFFIX,
     STRAY_SUFFIX,
     LogDirectory,
-    log_starts,
 )
 from twisted_broker.log.log_moves import LogMoves
 from twisted_broker.log.log_upkeep import LogUpkeep
@@ -75,11 +73,6 @@ from twisted_broker.wire.errors import BrokerError, ErrorCode
 _logger = Logger()
 # 35 years: Kafka writes "never" as 2^63-1, which no timer of the reactor takes.
 _NEVER_MS = 2**40
-_NAME_SYNC_SECONDS = 1.0
-"""How long after the making of a log its topic id is synced. The syncs of a thousand logs would
-compete with their making, and with the clients that ask for them at once; the system writes records
-back on its own after 5 s at the earliest, and a sync of the log comes with its topic id anyway.
-"""
 
 
 class LogListener(Protocol):
@@ -145,6 +138,8 @@ class LogManager:
         self._on_directory_failure = on_directory_failure
         self._tasks = PeriodicTasks(runtime.clock)
         self._lines = EventLines(_logger, runtime.clock, broker=config.node_id)
+        self.names = DirectoryNames(runtime.files, self.directories)
+        self.checkpoints = LogCheckpoints(runtime.files, self.directories, self._logs_in)
         self.cleaner = LogCleaner(
             runtime,
             config,
@@ -152,14 +147,14 @@ class LogManager:
             lambda: self,
             self._turns,
             self._lines,
-            self._checkpoint_recovery_points,
+            self.checkpoints.write_recovery_points,
             self._is_moving,
         )
         self.moves = LogMoves(runtime, self.directories, self.cleaner, self._lines, self)
         self.upkeep = LogUpkeep(runtime, self._turns, self.cleaner, self.moves, self._lines, self)
         self._counts: dict[str, int] = {}
         self._counted = -1
-        self._stopped = self._checkpoint_due = False
+        self._stopped = False
 
     def subscribe(self, listener: LogListener) -> None:
         self._listeners.append(listener)
@@ -260,7 +255,7 @@ class LogManager:
                     self._take(directory, log)
                 for log in directory.futures:
                     self.moves.take_future(directory, log)
-                self._lower_recovery_points(directory)
+                self.checkpoints.loaded(directory)
             except (BrokerError, OSError) as refusal:
                 # Two directories with one partition: which of them is right, only the operator
                 # knows; or the mark that says so cannot be read.
@@ -279,18 +274,6 @@ class LogManager:
 
         directory.disk.submit(lambda: directory.load(default, wall_ms), finish)
         return loaded
-
-    def _lower_recovery_points(self, directory: LogDirectory) -> None:
-        """After an unclean stop rows may be above what was found whole, after a clean one where a
-        file was damaged since: what is appended there would count as synced if this broker crashed
-        again before the next checkpoint.
-        """
-        rows, is_above = directory.recovery_points, False
-        for log in self._logs_in(directory):
-            log.durability.found_checkpoint(rows.get(log.topic_partition, 0))
-            is_above |= log.durability.is_checkpoint_above
-        if is_above:
-            self._checkpoint_recovery_points(directory)
 
     def _take(self, directory: LogDirectory, log: Log) -> None:
         other = self.logs.get(log.topic_partition)
@@ -400,7 +383,7 @@ class LogManager:
             if not is_new and directory_id is not None:
                 self._check_place(log, directory_id)
             if topic_id is not None and log.topic_id is None:
-                self._give_id(log, topic_id)
+                self.names.give_id(log, topic_id)
             log.update_config(config)
             return log
         adopted = self.moves.adopt(topic_partition, topic_id, config, directory_id)
@@ -484,11 +467,7 @@ class LogManager:
         if self._counted == len(self.logs) - 1:
             self._counts[directory.path] += 1
             self._counted += 1
-        directory.without_id.append(log)
-        # One job writes the ids of all that are made in this turn.
-        if len(directory.without_id) == 1:
-            self._submit_topic_ids(directory)
-        self._sync_names_soon(directory)
+        self.names.created(directory, log)
         return log
 
     def _tell_apart(self, directory: LogDirectory, log: Log) -> None:
@@ -501,56 +480,6 @@ class LogManager:
         except OSError:
             log.release_files()
             raise
-
-    def _sync_names_soon(
-        self, directory: LogDirectory, seconds: float = _NAME_SYNC_SECONDS
-    ) -> None:
-        if not directory.is_name_sync_due:
-            directory.is_name_sync_due = True
-            self.directories.call_later(seconds, lambda: self._submit_name_sync(directory))
-
-    def _submit_name_sync(self, directory: LogDirectory) -> None:
-        directory.is_name_sync_due = False
-        self.directories.submit(
-            directory,
-            directory.sync_names,
-            lambda: self._submit_name_sync(directory),
-            lambda: self._sync_more_names(directory),
-        )
-
-    def _sync_more_names(self, directory: LogDirectory) -> None:
-        if directory.unsynced_names:
-            self._sync_names_soon(directory, 0)
-
-    def _submit_topic_ids(self, directory: LogDirectory) -> None:
-        self.directories.submit(
-            directory,
-            directory.write_topic_ids,
-            lambda: self._write_topic_ids_again(directory),
-        )
-
-    def _write_topic_ids_again(self, directory: LogDirectory) -> None:
-        self._submit_topic_ids(directory)
-        self._sync_names_soon(directory)  # the sync that was due may have been before this
-
-    def _give_id(self, log: Log, topic_id: bytes) -> None:
-        """Gives a topic id to a log that had none (made by an old broker). It is written on the
-        worker: all logs of a broker may get theirs in one metadata update.
-        """
-        directory = self.directories.of(log)
-        log.topic_id = topic_id
-        log.durability.name_is_durable = False
-        directory.given_ids.append(log)
-        if len(directory.given_ids) == 1:
-            self._submit_given_ids(directory)
-        self._sync_names_soon(directory)
-
-    def _submit_given_ids(self, directory: LogDirectory) -> None:
-        def again() -> None:
-            self._submit_given_ids(directory)
-            self._sync_names_soon(directory)
-
-        self.directories.submit(directory, directory.write_given_ids, again)
 
     def delete(self, topic_partition: TopicPartition) -> None:
         """Takes the log out at once (directory renamed `-delete`); its files go after
@@ -567,39 +496,6 @@ class LogManager:
         directory is offline, or refused the name.
         """
         return log.directory.endswith(DELETE_SUFFIX) and self.directories.of(log).failed is None
-
-    def sync_renames(self, logs: Iterable[Log]) -> Deferred[None]:
-        """Fires when the names that these logs were given as they were deleted are durable, or
-        their directory is offline: until then a loss of power may bring back the old ones.
-        """
-        directories = {each.path: each for each in map(self.directories.of, logs)}
-        return gather([self._sync_renames(each) for each in directories.values()])
-
-    def _sync_renames(self, directory: LogDirectory) -> Deferred[None]:
-        synced: Deferred[None] = Deferred()
-
-        def sync() -> None:
-            self.runtime.files.sync_directory(directory.path)
-
-        def submit() -> None:
-            directory.disk.submit(sync, done)
-
-        def done(_: object, error: BaseException | None) -> None:
-            if error is not None:
-                self.directories.fail(
-                    directory.path,
-                    error if isinstance(error, OSError) else OSError(f"a sync failed: {error!r}"),
-                )
-                if directory.failed is None and not self._stopped:  # descriptors are short
-                    self.directories.call_later(_NAME_SYNC_SECONDS, submit)
-                    return
-            synced.callback(None)
-
-        if directory.failed is None:
-            submit()
-        else:
-            synced.callback(None)
-        return synced
 
     def set_stray_aside(self, topic_partition: TopicPartition) -> None:
         """Takes a log out that the metadata does not know, and keeps its files as `-stray`."""
@@ -639,7 +535,7 @@ class LogManager:
         log.segments.close()
         # A job or a read that still holds the log finds it failed, and creates no new file.
         log.retire(FileNotFoundError(f"{topic_partition} was deleted"))
-        self._checkpoint_soon()
+        self.checkpoints.soon()
         if suffix == DELETE_SUFFIX:
             self.directories.call_after(
                 self._delete_delay(log), lambda: self.directories.remove_tree(directory, path)
@@ -652,17 +548,6 @@ class LogManager:
             return lambda: own_ms / 1000
         return lambda: self.config.integer(of_broker) / 1000
 
-    def _checkpoint_soon(self) -> None:
-        """The checkpoints without what was taken out: once for all that goes in this turn."""
-        if not self._checkpoint_due:
-            self._checkpoint_due = True
-            self.directories.call_later(0, self._checkpoint)
-
-    def _checkpoint(self) -> None:
-        self._checkpoint_due = False
-        self.checkpoint_recovery_points()
-        self.checkpoint_log_starts()
-
     # -- periodic tasks
 
     def _start_tasks(self) -> None:
@@ -671,11 +556,11 @@ class LogManager:
             (config.integer("log.retention.check.interval.ms"), self.upkeep.delete_old_segments),
             (
                 config.integer("log.flush.offset.checkpoint.interval.ms"),
-                self.checkpoint_recovery_points,
+                self.checkpoints.recovery_points,
             ),
             (
                 config.integer("log.flush.start.offset.checkpoint.interval.ms"),
-                self.checkpoint_log_starts,
+                self.checkpoints.log_starts,
             ),
             (
                 config.integer("producer.id.expiration.check.interval.ms"),
@@ -688,77 +573,8 @@ class LogManager:
                 self._tasks.every(max(interval_ms, 1) / 1000, task, "a periodic task of the logs")
         self.cleaner.start()
 
-    def checkpoint_recovery_points(self) -> None:
-        """Writes the recovery points of every directory, on its worker."""
-        for directory in self.directories.online():
-            self._checkpoint_recovery_points(directory)
-
-    def _checkpoint_recovery_points(self, directory: LogDirectory) -> None:
-        # A job that still waits will read the points of its own time: a thousand logs that are
-        # truncated together need one checkpoint of all logs, not a thousand.
-        if directory.is_checkpoint_waiting:
-            return
-        directory.is_checkpoint_waiting = True
-        logs = self._logs_in(directory)
-        points: list[tuple[Log, int, int]] = []
-
-        def job() -> None:
-            # First: a change from here on needs another job.
-            directory.is_checkpoint_waiting = False
-            points.extend(
-                (log, *log.durability.point_in_write())
-                for log in logs
-                if log.failed is None  # set aside meanwhile: its name may be another log's by now
-            )
-            offsets = {log.topic_partition: point for log, point, _ in points}
-            checkpoints.write_offsets(
-                self.runtime.files, directory.path, checkpoints.RECOVERY_POINT, offsets
-            )
-
-        def written() -> None:
-            for log, point, truncations in points:
-                log.durability.point_written(point, truncations)
-
-        again = partial(self._checkpoint_recovery_points, directory)
-        self.directories.submit(directory, job, again, written)
-
-    def checkpoint_log_starts(self) -> None:
-        """Writes the log starts that differ from the first segment's base, on each directory's
-        worker.
-        """
-        for directory in self.directories.online():
-            self._checkpoint_log_starts(directory)
-
-    def _checkpoint_log_starts(self, directory: LogDirectory) -> None:
-        logs = self._logs_in(directory)
-        offsets = log_starts(logs)
-        lowered = [
-            (log, truncations)
-            for log in logs
-            if (truncations := log.durability.start_to_write) is not None
-        ]
-
-        def written() -> None:
-            for log, truncations in lowered:
-                log.durability.start_written(truncations)
-
-        self.directories.submit(
-            directory,
-            lambda: checkpoints.write_offsets(
-                self.runtime.files, directory.path, checkpoints.LOG_START_OFFSET, offsets
-            ),
-            # What is written each minute comes again anyway.
-            partial(self._checkpoint_log_starts, directory) if lowered else None,
-            written,
-        )
-
     def _was_truncated(self, log: Log) -> None:
-        """RL 3.5: its recovery point is on its way to the disk at once, and its log start where
-        that went back.
-        """
-        if log.durability.start_to_write is not None:
-            self._checkpoint_log_starts(self.directories.of(log))
-        self._checkpoint_recovery_points(self.directories.of(log))
+        self.checkpoints.truncated(log)
         self.cleaner.truncated(log)
 
     def _sync_again(self, log: Log, error: OSError) -> None:
@@ -766,7 +582,7 @@ class LogManager:
         more.
         """
         self.directories.fail(posixpath.dirname(log.directory), error)
-        self.directories.call_later(_NAME_SYNC_SECONDS, log.descriptors_may_be_free)
+        self.directories.call_later(NAME_SYNC_SECONDS, log.descriptors_may_be_free)
 
     def _was_synced(self, log: Log) -> None:
         for listener in self._listeners:
@@ -794,6 +610,7 @@ class LogManager:
             return succeed(None)
         self._stopped = True
         self._tasks.stop()
+        self.names.stop()
         self.cleaner.stop()
         self.moves.stop()
         self.free_space.stop()
@@ -813,22 +630,6 @@ class LogManager:
         self.moves.futures.clear()
         for directory in self.directories.claimed():
             directory.stop_workers()
-
-
-async def _all(waiting: list[Deferred[None]]) -> None:
-    errors: list[Exception] = []
-    for deferred in waiting:
-        try:
-            await deferred
-        except Exception as error:
-            errors.append(error)
-    if errors:
-        raise errors[0]
-
-
-def gather(waiting: list[Deferred[None]]) -> Deferred[None]:
-    """Fires when all have; errbacks then with the first error in their order."""
-    return Deferred.fromCoroutine(_all(waiting))
 
 
 def _aside_name(topic_partition: TopicPartition, unique: int, suffix: str) -> str:

@@ -161,7 +161,7 @@ class RoleRequests:
             for name, deletes in stops.stopped.items()
             if deletes and name in self._deleted
         }
-        await self._log_manager.sync_renames(logs.values())
+        await self._log_manager.names.sync_renames(logs.values())
         for name, log in logs.items():
             if not self._log_manager.is_set_aside(log):
                 # Its files would come back with the disk: the controller must ask once more.

@@ -245,7 +245,12 @@ def walk_key_values(
             number = data[position]
             position += 1
             if number >= 0x80:
-                number, position = _read_raw(data, first, 5)
+                following = data[position]
+                if following < 0x80:
+                    number += (following << 7) - 0x80
+                    position += 1
+                else:
+                    number, position = _read_raw(data, first, 5)
             record_end = position + (number >> 1)
             if number & 1 or record_end > end:
                 raise InvalidRecordError(
@@ -259,7 +264,12 @@ def walk_key_values(
             delta = data[position + 1]
             position += 2
             if delta >= 0x80:
-                delta, position = _read_raw(data, position - 1, 5)
+                following = data[position]
+                if following < 0x80:
+                    delta += (following << 7) - 0x80
+                    position += 1
+                else:
+                    delta, position = _read_raw(data, position - 1, 5)
             key: bytes | None = None
             number = data[position]
             position += 1
@@ -273,7 +283,12 @@ def walk_key_values(
             number = data[position]
             position += 1
             if number >= 0x80:
-                number, position = _read_raw(data, position - 1, 5)
+                following = data[position]
+                if following < 0x80:
+                    number += (following << 7) - 0x80
+                    position += 1
+                else:
+                    number, position = _read_raw(data, position - 1, 5)
             if not number & 1:
                 field_end = position + (number >> 1)
                 value = data[position:field_end]

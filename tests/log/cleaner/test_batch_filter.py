@@ -6,12 +6,14 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.log.batches import NOW_MS, marker
 from tests.log.cleaner.rounds import batch_of
 from twisted_broker.log.cleaner.batch_filter import BatchFilter, LastRecord
 from twisted_broker.log.cleaner.cleaned_transactions import CleanedTransactions
-from twisted_broker.log.cleaner.offset_map import OffsetMap
+from twisted_broker.log.cleaner.offset_map import TOMBSTONE, OffsetMap
 from twisted_broker.log.txn_index import AbortedTxn
 from twisted_broker.settings import LONG_MAX
 from twisted_broker.wire.records import (
@@ -66,6 +68,45 @@ def test_a_batch_of_which_nothing_goes_keeps_its_bytes() -> None:
     data = batch_of((b"a", b"1"), (b"b", b"2"), base_offset=5, codec=2)
     found = left(filter_of({b"a": 5, b"b": 6}), data)
     assert found is not None and found.to_bytes() == data
+
+
+KEYS = st.sampled_from([b"a", b"b", b"c", None])
+PAIRS = st.lists(st.tuples(KEYS, st.sampled_from([b"1", None])), min_size=1, max_size=6)
+
+
+@given(
+    batches=st.lists(PAIRS, min_size=1, max_size=5), first=st.integers(0, 8), unread=st.booleans()
+)
+def test_marks_decide_as_the_records_do(
+    batches: list[list[tuple[bytes | None, bytes | None]]], first: int, unread: bool
+) -> None:
+    """The same bytes with marks, which spare reading the records, and without; with tombstones,
+    records without a key, batches that are partly clean or partly above the map.
+    """
+    base, written = 0, []
+    for pairs in batches:
+        written.append(batch_of(*pairs, base_offset=base))
+        base += len(pairs)
+    with_marks, without = OffsetMap(64, first, base), OffsetMap(64)
+    every = [
+        (offset, pair) for offset, pair in enumerate(pair for some in batches for pair in some)
+    ]
+    for offset, (key, value) in every[first : len(every) - unread]:
+        for each in (with_marks, without):
+            each.latest_offset = offset
+            if key is not None:
+                each.put(key, offset)
+        if key is not None and value is None:
+            assert with_marks.marks is not None
+            with_marks.marks[offset - first] = TOMBSTONE
+    with_marks.mark_newest()
+    results: list[list[Any]] = []
+    for offsets in (with_marks, without):
+        chosen = BatchFilter(offsets, CleanedTransactions(()), {}, base, NOW_MS, RETENTION_MS)
+        found = [chosen.filter(BatchView(each)) for each in written]
+        results.append([each if each is None else bytes(each) for each in found])
+        results.append([chosen.kept_records])
+    assert results[:2] == results[2:]
 
 
 @pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])

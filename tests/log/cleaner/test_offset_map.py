@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twisted_broker.log.cleaner.offset_map import SLOT_BYTES, OffsetMap
+from twisted_broker.log.cleaner.offset_map import NEWEST, SLOT_BYTES, OffsetMap
 
 
 @given(st.lists(st.binary(max_size=3), max_size=60))
@@ -34,3 +34,21 @@ def test_its_memory_is_what_was_given() -> None:
     for number in range(900):
         offsets.put(b"key %d" % number * 100, number)
     assert len(offsets._table) == before == 1000 * SLOT_BYTES
+
+
+def test_marks_say_the_same_by_offset() -> None:
+    """Offsets without a key, and those that were put over, have none."""
+    offsets = OffsetMap(16, 5, 12)
+    for offset, key in ((5, b"a"), (6, b"b"), (8, b"a"), (11, b"c")):
+        offsets.put(key, offset)
+    offsets.mark_newest()
+    assert [5 + at for at, mark in enumerate(offsets.marks) if mark == NEWEST] == [6, 8, 11]
+
+
+def test_marks_take_no_more_memory_than_the_map() -> None:
+    """Offsets may be far apart: then records are read again."""
+    assert len(OffsetMap(4, 10, 10 + 4 * SLOT_BYTES).marks) == 4 * SLOT_BYTES
+    wide = OffsetMap(4, 10, 11 + 4 * SLOT_BYTES)
+    wide.put(b"a", 90)
+    wide.mark_newest()
+    assert wide.marks is None and wide.get(b"a") == 90

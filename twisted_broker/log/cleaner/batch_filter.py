@@ -19,12 +19,12 @@ Source: Kafka's `Cleaner`, `MemoryRecords.filterTo`; KIP-534. Not here: reading 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from twisted_broker.interfaces import Buffer
 from twisted_broker.log.cleaner.cleaned_transactions import CleanedTransactions
-from twisted_broker.log.cleaner.offset_map import OffsetMap
+from twisted_broker.log.cleaner.offset_map import NEWEST, TOMBSTONE, OffsetMap
 from twisted_broker.wire.legacy import MessageView, build_message_set
 from twisted_broker.wire.record_walk import Record
 from twisted_broker.wire.records import (
@@ -86,7 +86,7 @@ class BatchFilter:
         is_discarded = can_discard and (not batch.is_control or self._is_over(batch))
         has_tombstone = False
         if is_discarded:
-            kept: set[int] = set()
+            kept: Collection[int] = ()
         elif batch.is_control:
             kept = {record.offset - batch.base_offset for record in batch.records()}
         else:
@@ -139,8 +139,11 @@ class BatchFilter:
         horizon_ms = batch.delete_horizon_ms
         return horizon_ms is not None and horizon_ms <= self._wall_ms
 
-    def _kept(self, batch: BatchView) -> tuple[set[int], bool]:
+    def _kept(self, batch: BatchView) -> tuple[Collection[int], bool]:
         """Offset deltas of the records that stay, and whether a tombstone is among them."""
+        known = self._kept_by_marks(batch)
+        if known is not None:
+            return known, False
         kept, has_tombstone = set[int](), False
         base, offsets = batch.base_offset, self._map
         latest, keeps_tombstones = offsets.latest_offset, not self._is_over(batch)
@@ -155,6 +158,24 @@ class BatchFilter:
             has_tombstone = has_tombstone or value is None
         return kept, has_tombstone
 
+    def _kept_by_marks(self, batch: BatchView) -> Collection[int] | None:
+        """Without a look at its records; None: they must be read, for some are not in the map, or a
+        tombstone stays.
+        """
+        offsets = self._map
+        marks, at = offsets.marks, batch.base_offset - offsets.first
+        last = batch.last_offset
+        if marks is None or at < 0 or last > offsets.latest_offset:
+            return None
+        found = marks[at : last - offsets.first + 1]
+        assert len(found) == last - batch.base_offset + 1
+        if NEWEST | TOMBSTONE in found:
+            return None
+        count = found.count(NEWEST)
+        if count == len(found):
+            return range(count)
+        return {delta for delta, mark in enumerate(found) if mark == NEWEST} if count else ()
+
     def _must_stay(self, batch: BatchView) -> bool:
         if batch.next_offset == self._upper_bound:
             return True
@@ -166,7 +187,7 @@ class BatchFilter:
         return batch.is_control and batch.producer_epoch == last.producer_epoch
 
 
-def _rebuilt(batch: BatchView, kept: set[int], delete_horizon_ms: int | None) -> bytes:
+def _rebuilt(batch: BatchView, kept: Collection[int], delete_horizon_ms: int | None) -> bytes:
     base = batch.base_offset
     records = [each for each in batch.records() if each.offset - base in kept]
     times = [each.timestamp for each in records]

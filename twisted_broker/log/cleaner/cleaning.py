@@ -30,7 +30,7 @@ from twisted_broker.interfaces import Buffer, IFile, IFileSystem
 from twisted_broker.log.batch_scan import place_at
 from twisted_broker.log.cleaner.batch_filter import BatchFilter, LastRecord
 from twisted_broker.log.cleaner.cleaned_transactions import CleanedTransactions
-from twisted_broker.log.cleaner.offset_map import OffsetMap
+from twisted_broker.log.cleaner.offset_map import TOMBSTONE, OffsetMap
 from twisted_broker.log.segment import CLEANED, INDEX, LOG, TIME_INDEX, LogSegment, file_name
 from twisted_broker.log.segment_file import OpenFiles
 from twisted_broker.log.txn_index import AbortedTxn
@@ -110,8 +110,9 @@ def clean(files: IFileSystem, plan: CleaningPlan) -> Iterator[int | CleaningResu
 
     Raises CannotBeCleaned, OSError (FileNotFoundError: the log was deleted meanwhile).
     """
-    offsets = OffsetMap(_slots(plan))
+    offsets = OffsetMap(_slots(plan), plan.first_dirty, plan.upper_bound)
     yield from _fill(files, plan, offsets)
+    offsets.mark_newest()
     first_dirty = max(plan.first_dirty, offsets.latest_offset + 1)
     parts = [part for part in plan.segments if part.base_offset < first_dirty]
     transactions = CleanedTransactions(plan.aborted)
@@ -202,18 +203,44 @@ def _fill(files: IFileSystem, plan: CleaningPlan, offsets: OffsetMap) -> Iterato
             if isinstance(batch, MessageView) or not (
                 transactions.can_discard(batch) or batch.is_control
             ):
-                for offset, key in _keys(plan.directory, part, batch):
-                    if key is None or offset < start:
-                        continue
-                    if offsets.size >= most:
-                        # Within a batch, perhaps: what lies before this record is in the map.
-                        offsets.latest_offset = max(offsets.latest_offset, offset - 1)
-                        return
-                    offsets.put(key, offset)
+                unread = _put(plan.directory, part, batch, offsets, start, most)
+                if unread is not None:
+                    # Within a batch, perhaps: what lies before this record is in the map.
+                    offsets.latest_offset = max(offsets.latest_offset, unread - 1)
+                    return
             offsets.latest_offset = batch.last_offset
             yield batch.size_in_bytes
         # Where offsets are missing at its end the segment is done all the same.
         offsets.latest_offset = following - 1
+
+
+def _put(
+    directory: str, part: SegmentPart, batch: Entry, offsets: OffsetMap, start: int, most: int
+) -> int | None:
+    """The records from `start` on; the offset of the first one for which there was no room."""
+    put, marks, first = offsets.put, offsets.marks, offsets.first
+    if isinstance(batch, MessageView):
+        for record in _records_of(directory, part, batch):
+            if record.key is not None and record.offset >= start:
+                if offsets.size >= most:
+                    return record.offset
+                put(record.key, record.offset)
+                if marks is not None and record.value is None:
+                    marks[record.offset - first] = TOMBSTONE
+        return None
+    base = batch.base_offset
+    try:
+        for delta, key, value in batch.key_values():
+            offset = base + delta
+            if key is not None and offset >= start:
+                if offsets.size >= most:
+                    return offset
+                put(key, offset)
+                if value is None and marks is not None:
+                    marks[offset - first] = TOMBSTONE
+    except CorruptRecordError as error:
+        raise _damaged(directory, part, base, error) from error
+    return None
 
 
 # -- producers
@@ -382,20 +409,6 @@ def _checked_batches(file: IFile, path: str, end: int) -> Iterator[Entry]:
 
 def _read(file: IFile, position: int, end: int, length: int) -> bytes:
     return file.read_at(position, min(length, end - position))
-
-
-def _keys(directory: str, part: SegmentPart, batch: Entry) -> Iterator[tuple[int, bytes | None]]:
-    """(offset, key) of each record."""
-    if isinstance(batch, MessageView):
-        for record in _records_of(directory, part, batch):
-            yield record.offset, record.key
-        return
-    base = batch.base_offset
-    try:
-        for delta, key, _ in batch.key_values():
-            yield base + delta, key
-    except CorruptRecordError as error:
-        raise _damaged(directory, part, base, error) from error
 
 
 def _records_of(directory: str, part: SegmentPart, message: MessageView) -> list[Record]:

@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Sequence
 from time import process_time
 
-from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.cleaner.cleaning import CleaningResult, clean
 from twisted_broker.log.cleaner.selection import log_to_clean, plan_for
@@ -19,6 +18,7 @@ from twisted_broker.log.filesystem import OsFileSystem
 from twisted_broker.log.log import Log
 from twisted_broker.log.recovery import load_log
 from twisted_broker.log.segment_file import OpenFiles
+from twisted_broker.log_config import LogConfig
 from twisted_broker.wire.compression import NONE, ZSTD
 from twisted_broker.wire.records import BatchBuilder
 from twisted_broker.wire.schema import run_whole

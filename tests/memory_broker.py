@@ -12,7 +12,8 @@ from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
-from twisted_broker.config import SAMPLE_VALUES, BrokerConfig
+from twisted_broker.broker_config import BrokerConfig
+from twisted_broker.config import SAMPLE_VALUES
 from twisted_broker.interfaces import Runtime
 from twisted_broker.log.memory import InlineWorker, MemoryFileSystem
 from twisted_broker.net.client import BrokerConnection

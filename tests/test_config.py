@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twisted_broker import known_settings
+from twisted_broker.broker_config import BrokerConfig, LiveConfig
 from twisted_broker.config import (
     BROKER_SETTINGS,
     REFUSED,
@@ -14,18 +15,11 @@ from twisted_broker.config import (
     THROTTLED_REPLICAS,
     TIERED_SETTINGS,
     TOPIC_SETTINGS,
-    BrokerConfig,
-    ConfigError,
-    LiveConfig,
-    LogConfig,
-    check_topic_overrides,
     is_secret,
-    parse_properties,
-    text_of,
-    topic_config,
-    topic_value,
 )
 from twisted_broker.config_validation import check_together
+from twisted_broker.log_config import LogConfig, check_topic_overrides, topic_config, topic_value
+from twisted_broker.settings import ConfigError, parse_properties, text_of
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionRefusedError
 
 from tests.memory_broker import LISTENERS, MemoryBroker
-from twisted_broker.config import ListenerConfig
+from twisted_broker.broker_config import ListenerConfig
 from twisted_broker.image.entries import Endpoint
 from twisted_broker.net.client import BrokerConnection
 from twisted_broker.net.connector import PlainConnector
@@ -120,7 +120,7 @@ def login(house: MemoryBroker, password: str) -> BrokerConnection:
         "sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule required "
         f'username="ann" password="{password}";',
     }
-    from twisted_broker.config import BrokerConfig
+    from twisted_broker.broker_config import BrokerConfig
 
     config = ListenerConfig(BrokerConfig(values), "CLIENT")
     connector = SaslConnector(

@@ -14,7 +14,7 @@ from twisted.logger import LogEvent, capturedLogs, formatEvent
 
 from tests.memory_broker import MemoryBroker
 from tests.test_broker_service import Loop
-from twisted_broker.config import BrokerConfig
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.interfaces import Runtime
 from twisted_broker.local_cluster import LocalCluster
 from twisted_broker.local_nodes import node_settings, replication_hint

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from twisted_broker.config import BrokerConfig
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.log.filesystem import OsFileSystem
 from twisted_broker.start_checks import check_machine, open_directories
 from twisted_broker.tap import Options

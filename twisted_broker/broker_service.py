@@ -22,7 +22,7 @@ from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
-from twisted_broker.config import BrokerConfig
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.config_validation import warnings_for
 from twisted_broker.exit_status import leave_with_failure
 from twisted_broker.interfaces import Runtime

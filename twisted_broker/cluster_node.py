@@ -44,7 +44,7 @@ def main() -> None:
     output = sys.stdout
     globalLogBeginner.beginLoggingTo([JsonLines(output)])
 
-    from twisted_broker.config import BrokerConfig
+    from twisted_broker.broker_config import BrokerConfig
     from twisted_broker.tap import Options, makeService
 
     options = Options()

@@ -1,8 +1,7 @@
 """THE settings table: every setting under Kafka's own name.
 
-Owns the rows (`BROKER_SETTINGS`, `TOPIC_SETTINGS`), the configuration of a broker built from them
-(`BrokerConfig`; `LiveConfig` while it runs) and that of a partition's log (`LogConfig`).
-Command-line options, DescribeConfigs, AlterConfigs and the documentation are derived from the rows.
+Owns the rows (`BROKER_SETTINGS`, `TOPIC_SETTINGS`). Command-line options, DescribeConfigs,
+AlterConfigs and the documentation are derived from them.
 
 1. A setting is one row; nobody else knows its default or range.
 2. A topic's value comes from the topic, else from the broker's setting of the same meaning (changed
@@ -12,59 +11,25 @@ Command-line options, DescribeConfigs, AlterConfigs and the documentation are de
 
 Source: Kafka 4.3.1's `AbstractKafkaConfig` and `LogConfig` for names, types, defaults and ranges;
 sample server.properties for `SAMPLE_VALUES`. Rows are added when the code that obeys them is.
+Not here: the values that a broker has (`broker_config.py`), or a topic (`log_config.py`).
 """
 
 from __future__ import annotations
 
-import posixpath
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from twisted_broker.known_settings import ZOOKEEPER_CONNECT, zookeeper_settings
 from twisted_broker.known_settings import broker_settings as known_broker_settings
 from twisted_broker.settings import (
     INT_MAX,
     LONG_MAX,
-    ConfigError,
     Setting,
     Type,
-    Value,
-    parse_properties,
-    text_of,
 )
-
-__all__ = [
-    "BROKER_SETTINGS",
-    "LISTENER_PREFIX",
-    "LISTENER_SETTINGS",
-    "LIVE_BROKER_SETTINGS",
-    "OPEN_LISTENER_SETTINGS",
-    "PER_BROKER_SETTINGS",
-    "REFUSED",
-    "SAMPLE_VALUES",
-    "TIERED_SETTINGS",
-    "TOPIC_SETTINGS",
-    "BrokerConfig",
-    "ConfigError",
-    "ListenerConfig",
-    "LogConfig",
-    "check_compaction_lags",
-    "check_topic_overrides",
-    "is_secret",
-    "override_row",
-    "own_or_broker_value",
-    "parse_properties",
-    "setting_row",
-    "text_of",
-    "topic_config",
-    "topic_value",
-]
 
 _CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 _HOUR_MS, _MINUTE_MS = 3_600_000, 60_000
-_COMPACTION_LAGS = ("min.compaction.lag.ms", "max.compaction.lag.ms")
 
 
 def _table(*rows: Setting) -> dict[str, Setting]:
@@ -1307,20 +1272,20 @@ TOPIC_SETTINGS: dict[str, Setting] = _table(
 )
 
 
-_TIME_DIFFERENCE, _FORMAT, _DOWN_CONVERSION = (
+TIME_DIFFERENCE, MESSAGE_FORMAT, _DOWN_CONVERSION = (
     "message.timestamp.difference.max.ms",
     "message.format.version",
     "message.downconversion.enable",
 )
 _OLD_ROWS: tuple[Setting, ...] = (
     _ms(
-        _TIME_DIFFERENCE,
+        TIME_DIFFERENCE,
         LONG_MAX,
         "How far off a record's time may lie, where before and after are not set.",
         0,
         live=True,
     ),
-    _text(_FORMAT, "3.0-IV1", "Without effect: a leader appends batches of magic 2."),
+    _text(MESSAGE_FORMAT, "3.0-IV1", "Without effect: a leader appends batches of magic 2."),
     _flag(
         _DOWN_CONVERSION,
         True,
@@ -1362,7 +1327,6 @@ THROTTLED_REPLICAS = frozenset(
     {"leader.replication.throttled.replicas", "follower.replication.throttled.replicas"}
 )
 """Topic settings that are no log's: `replication.replication_quota` obeys them."""
-_THROTTLED_REPLICA = re.compile("[0-9]+:[0-9]+")
 
 SAMPLE_VALUES: Mapping[str, str] = {
     "offsets.topic.replication.factor": "1",
@@ -1378,256 +1342,10 @@ REFUSED: Mapping[str, str] = {
     "config.providers": ("values are never loaded from another place; write the value itself"),
 }
 
-_BROKER_ID = "broker.id"
 LISTENER_PREFIX = "listener.name."
 _OF_SASL_LISTENERS = frozenset(
     {"connections.max.reauth.ms", "connection.failed.authentication.delay.ms"}
 )
-
-
-def _with_node_id(static: Mapping[str, str]) -> dict[str, str]:
-    """`broker.id` is the older name of `node.id`: who gives one gives both, as in Kafka. Raises
-    ConfigError where they differ.
-    """
-    values = dict(static)
-    if _BROKER_ID in values:
-        replace(BROKER_SETTINGS["node.id"], name=_BROKER_ID).parse(values[_BROKER_ID])
-    if (
-        _BROKER_ID in values
-        and values.setdefault("node.id", values[_BROKER_ID]) != values[_BROKER_ID]
-    ):
-        raise ConfigError(
-            _BROKER_ID, values[_BROKER_ID], f"the same as node.id, {values['node.id']}"
-        )
-    if "node.id" in values:
-        values[_BROKER_ID] = values["node.id"]
-    return values
-
-
-class BrokerConfig:
-    """The settings of one broker: immutable, typed, each with where its value comes from.
-
-    `static` is the file and the command line; `cluster` and `broker` are what AlterConfigs set
-    while running, for all brokers and for this one. Raises ConfigError. `config[name]` is the typed
-    value.
-    """
-
-    __slots__ = ("_values", "broker", "cluster", "static")
-
-    def __init__(
-        self,
-        static: Mapping[str, str],
-        cluster: Mapping[str, str] | None = None,
-        broker: Mapping[str, str] | None = None,
-    ) -> None:
-        self.static, self.cluster, self.broker = (
-            _with_node_id(static),
-            dict(cluster or {}),
-            dict(broker or {}),
-        )
-        self._values: dict[str, Value] = {name: row.default for name, row in self.rows.items()}
-        if ZOOKEEPER_CONNECT in self.static:
-            for name, row in zookeeper_settings().items():
-                self._values[name] = (
-                    row.parse(self.static[name]) if name in self.static else row.default
-                )
-        for layer in (self.static, self.cluster, self.broker):
-            for name, text in layer.items():
-                known = self.row(name)
-                if known is not None:
-                    self._values[name] = known.parse(text)
-                else:
-                    _check_without_row(name, text)
-        self._check_voters()
-
-    @property
-    def rows(self) -> Mapping[str, Setting]:
-        """The settings that are obeyed."""
-        return BROKER_SETTINGS_39 if ZOOKEEPER_CONNECT in self.static else BROKER_SETTINGS
-
-    @property
-    def topic_rows(self) -> Mapping[str, Setting]:
-        """Those of a topic."""
-        return TOPIC_SETTINGS_39 if ZOOKEEPER_CONNECT in self.static else TOPIC_SETTINGS
-
-    def row(self, name: str) -> Setting | None:
-        """Of a setting that a broker obeys, or knows."""
-        found = self.rows.get(name)
-        if found is not None or name in REFUSED or name == _BROKER_ID:
-            return found
-        return known_broker_settings().get(name)
-
-    def _check_voters(self) -> None:
-        """A controller that left the others out would be a cluster of its own beside theirs."""
-        voters = self.names("controller.quorum.voters")
-        if not voters or "controller" not in self.names("process.roles"):
-            return
-        if len(voters) > 1:
-            raise ConfigError(
-                "controller.quorum.voters",
-                ",".join(voters),
-                "one controller: a quorum of several is not supported yet",
-            )
-        if voters[0].partition("@")[0] != str(self.node_id):
-            raise ConfigError(
-                "controller.quorum.voters",
-                voters[0],
-                f"the id of this node, {self.node_id}, because process.roles has controller",
-            )
-
-    def __getitem__(self, name: str) -> Value:
-        try:
-            return self._values[name]
-        except KeyError:
-            return self.node_id if name == _BROKER_ID else known_broker_settings()[name].default
-
-    def integer(self, name: str) -> int:
-        value = self._values[name]
-        assert isinstance(value, int), name
-        return value
-
-    def optional_integer(self, name: str) -> int | None:
-        """None when it is not set."""
-        return None if self._values[name] is None else self.integer(name)
-
-    def number(self, name: str) -> float:
-        """The value of a setting that need not be whole."""
-        value = self[name]
-        assert isinstance(value, (int, float))
-        return float(value)
-
-    def boolean(self, name: str) -> bool:
-        value = self._values[name]
-        assert isinstance(value, bool), name
-        return value
-
-    def text(self, name: str) -> str | None:
-        value = self._values[name]
-        assert value is None or isinstance(value, str), name
-        return value
-
-    def names(self, name: str) -> tuple[str, ...]:
-        """A list setting; empty when it is not set."""
-        value = self._values[name]
-        assert value is None or isinstance(value, tuple), name
-        return value or ()
-
-    def is_set(self, name: str) -> bool:
-        """Whether anybody gave the setting, rather than its default."""
-        return name in self.broker or name in self.cluster or name in self.static
-
-    def listener_config(self, listener: str) -> ListenerConfig:
-        """The settings as the listener of this name has them, also those of a later change."""
-        return ListenerConfig(self, listener)
-
-    @property
-    def node_id(self) -> int:
-        return self.integer("node.id")
-
-    @property
-    def log_directories(self) -> tuple[str, ...]:
-        return self.names("log.dirs") or self.names("log.dir")
-
-    @property
-    def cordoned_directories(self) -> frozenset[str]:
-        """Those of `log_directories` that take no new replica (KIP-1066)."""
-        named = self.names("cordoned.log.dirs")
-        paths = self.log_directories if named == ("*",) else named
-        known = {posixpath.normpath(path) for path in self.log_directories}
-        return frozenset(map(posixpath.normpath, paths)) & known
-
-    @property
-    def metadata_directory(self) -> str:
-        """The log directory that holds the metadata; it may lie outside `log.dirs`."""
-        return posixpath.normpath(self.text("metadata.log.dir") or self.log_directories[0])
-
-    def with_dynamic(self, cluster: Mapping[str, str], broker: Mapping[str, str]) -> BrokerConfig:
-        """The same file and command line under other dynamic values."""
-        return BrokerConfig(self.static, cluster, broker)
-
-    def with_stored(
-        self, cluster: Mapping[str, str], broker: Mapping[str, str]
-    ) -> tuple[BrokerConfig, list[str]]:
-        """As `with_dynamic`, with settings stored in the metadata: another version may have
-        accepted what is refused here. Instead of a refused value the nearest accepted one is
-        obeyed, or none; a line for each.
-        """
-        refused: list[str] = []
-        layers = [_obeyed(layer, self.row, refused) for layer in (cluster, broker)]
-        return self.with_dynamic(*layers), refused
-
-    def unknown(self) -> list[str]:
-        """Names given that nobody knows: a warning line each."""
-        others = self.static.keys() - self.rows.keys() - {_BROKER_ID}
-        if ZOOKEEPER_CONNECT in others:
-            others -= zookeeper_settings().keys()
-        others -= {name for name in others if override_row(name) is not None}
-        return sorted(others - known_broker_settings().keys()) if others else []
-
-    def without_effect(self) -> list[str]:
-        """Names given that Kafka knows and that nothing here obeys."""
-        others = self.static.keys() - self.rows.keys() - {_BROKER_ID}
-        return sorted(others & known_broker_settings().keys()) if others else []
-
-
-class ListenerConfig:
-    """The settings of a broker as one listener has them: `listener.name.NAME.x`, NAME in small
-    letters, goes before `x`; where a SASL mechanism is named, `listener.name.NAME.MECHANISM.x`
-    goes before both. Read from `config` at each call.
-    """
-
-    __slots__ = ("_config", "_prefix", "name")
-
-    def __init__(self, config: BrokerConfig, name: str) -> None:
-        self.name, self._config = name, config
-        self._prefix = f"{LISTENER_PREFIX}{name.lower()}."
-
-    @property
-    def whose(self) -> str:
-        """For lines of the log."""
-        return f"listener {self.name}"
-
-    def __getitem__(self, name: str) -> Value:
-        return self.value(name)
-
-    def value(self, name: str, mechanism: str = "") -> Value:
-        """The typed value of the setting `name`; `mechanism`: of SASL, in any case."""
-        given = self._given(name, mechanism)
-        return self._config[name] if given is None else setting_row(name).parse(given)
-
-    def overrides(self, name: str, mechanism: str = "") -> bool:
-        """Whether the listener has a value of its own, rather than the broker's."""
-        return self._given(name, mechanism) is not None
-
-    def _given(self, name: str, mechanism: str) -> str | None:
-        names = [f"{self._prefix}{mechanism.lower()}.{name}"] if mechanism else []
-        for each in (*names, self._prefix + name):
-            for layer in (self._config.broker, self._config.cluster, self._config.static):
-                if each in layer:
-                    return layer[each]
-        return None
-
-    def text(self, name: str, mechanism: str = "") -> str | None:
-        """Also a password's."""
-        value = self.value(name, mechanism)
-        assert value is None or isinstance(value, str), name
-        return value
-
-    def names(self, name: str, mechanism: str = "") -> tuple[str, ...]:
-        """A list setting; empty when it is not set."""
-        value = self.value(name, mechanism)
-        assert value is None or isinstance(value, tuple), name
-        return value or ()
-
-    def integer(self, name: str, mechanism: str = "") -> int:
-        value = self.value(name, mechanism)
-        assert isinstance(value, int), name
-        return value
-
-    def boolean(self, name: str, mechanism: str = "") -> bool:
-        value = self.value(name, mechanism)
-        assert isinstance(value, bool), name
-        return value
 
 
 def setting_row(name: str) -> Setting:
@@ -1665,224 +1383,3 @@ def is_secret(name: str) -> bool:
     """
     row = override_row(name) or BROKER_SETTINGS_39.get(name) or known_broker_settings().get(name)
     return row is None or row.type is Type.PASSWORD
-
-
-def _check_override(name: str, text: str) -> None:
-    row = override_row(name)
-    if row is not None:
-        replace(row, name=name).parse(text)
-
-
-class LiveConfig(BrokerConfig):
-    """The configuration of a running broker: one object that all parts hold.
-
-    A part that reads a setting when it needs it sees the change; a part that derives something from
-    it subscribes.
-    """
-
-    __slots__ = ("_subscribers",)
-
-    def __init__(self, config: BrokerConfig) -> None:
-        super().__init__(config.static, config.cluster, config.broker)
-        self._subscribers: list[Callable[[BrokerConfig], None]] = []
-
-    def subscribe(self, subscriber: Callable[[BrokerConfig], None]) -> None:
-        """`subscriber(config)` is called after each change, in the order of subscribing."""
-        self._subscribers.append(subscriber)
-
-    def replace(self, config: BrokerConfig) -> None:
-        """The settings are those of `config` from now on."""
-        self.static, self.cluster, self.broker = config.static, config.cluster, config.broker
-        self._values = config._values
-        for subscriber in self._subscribers:
-            subscriber(self)
-
-
-def _check_without_row(name: str, text: str) -> None:
-    """Raises ConfigError."""
-    if name in REFUSED:
-        raise ConfigError(name, text, "", REFUSED[name])
-    if name.startswith(LISTENER_PREFIX):
-        _check_override(name, text)
-
-
-def _obeyed(
-    stored: Mapping[str, str], row_of: Callable[[str], Setting | None], refused: list[str]
-) -> dict[str, str]:
-    """What is obeyed of stored settings; those that are refused as they are go into `refused`."""
-    found: dict[str, str] = {}
-    for name, text in stored.items():
-        row, obeyed = row_of(name), None
-        try:
-            if row is None:
-                _check_without_row(name, text)
-            else:
-                obeyed = row.nearest(text)
-                row.parse(text)
-            obeyed = text
-        except ConfigError as error:
-            instead = "it is left out" if obeyed is None else f"obeyed as {obeyed}"
-            # A value of which no row says what it is may be a secret.
-            shown = f"setting {name} is refused" if row is None else str(error)
-            refused.append(f"{shown}: {instead}")
-        if obeyed is not None:
-            found[name] = obeyed
-    return found
-
-
-def _broker_value(row: Setting, config: BrokerConfig) -> Value:
-    """A topic setting's value as the broker gives it: the most specific name that is set, else
-    the coarsest one's default.
-    """
-    value = row.default
-    for name, factor in row.broker:
-        found = config[name]
-        if found is not None and (config.is_set(name) or name == row.broker[-1][0]):
-            return _scaled(found, factor)
-    return value
-
-
-def _scaled(value: Value, factor: int) -> Value:
-    if factor == 1 or not isinstance(value, int) or value < 0:
-        return value
-    return value * factor
-
-
-def own_or_broker_value(row: Setting, config: BrokerConfig, overrides: Mapping[str, str]) -> Value:
-    """The typed value of a setting of a topic or group; raises ConfigError."""
-    if row.name in overrides:
-        return row.parse(overrides[row.name])
-    return _broker_value(row, config)
-
-
-def topic_value(name: str, config: BrokerConfig, overrides: Mapping[str, str]) -> Value:
-    """The typed value of one topic setting; raises ConfigError, KeyError for an unknown name."""
-    return own_or_broker_value(config.topic_rows[name], config, overrides)
-
-
-def obeyed_topic_settings(
-    config: BrokerConfig, stored: Mapping[str, str]
-) -> tuple[dict[str, str], list[str]]:
-    """What is obeyed of a topic's settings in the metadata, and a line for each that is refused as
-    it is: see `BrokerConfig.with_stored`.
-    """
-    refused: list[str] = []
-    return _obeyed(stored, config.topic_rows.get, refused), refused
-
-
-def stored_topic_value(name: str, config: BrokerConfig, stored: Mapping[str, str]) -> Value:
-    """As `topic_value`, of settings in the metadata. Raises nothing for those."""
-    row = config.topic_rows[name]
-    obeyed = None if name not in stored else row.nearest(stored[name])
-    return own_or_broker_value(row, config, {} if obeyed is None else {name: obeyed})
-
-
-@dataclass(frozen=True, slots=True)
-class LogConfig:
-    """The settings of one partition's log, typed; field `x_y` is Kafka's topic setting `x.y`."""
-
-    segment_bytes: int = 1073741824
-    segment_ms: int = 604800000
-    segment_jitter_ms: int = 0
-    segment_index_bytes: int = 10485760
-    flush_messages: int = LONG_MAX
-    flush_ms: int = LONG_MAX
-    retention_bytes: int = -1
-    retention_ms: int = 604800000
-    max_message_bytes: int = 1048588
-    index_interval_bytes: int = 4096
-    delete_retention_ms: int = 86400000
-    min_compaction_lag_ms: int = 0
-    max_compaction_lag_ms: int = LONG_MAX
-    file_delete_delay_ms: int = 60000
-    min_cleanable_dirty_ratio: float = 0.5
-    cleanup_policy: frozenset[str] = frozenset({"delete"})
-    unclean_leader_election_enable: bool = False
-    min_insync_replicas: int = 1
-    compression_type: str = "producer"
-    compression_gzip_level: int = -1
-    compression_lz4_level: int = 9
-    compression_zstd_level: int = 3
-    preallocate: bool = False
-    message_timestamp_type: str = "CreateTime"
-    message_timestamp_before_max_ms: int = LONG_MAX
-    message_timestamp_after_max_ms: int = 3600000
-    message_downconversion_enable: bool = True
-    replog_mirror_source: str = ""
-    producer_id_expiration_ms: int = 86400000
-    validate_records: bool = False
-
-    @property
-    def compact(self) -> bool:
-        return "compact" in self.cleanup_policy
-
-    @property
-    def delete(self) -> bool:
-        return "delete" in self.cleanup_policy
-
-    @property
-    def max_segment_ms(self) -> int:
-        """How old a segment becomes: records of the active one are never cleaned, so that
-        `max.compaction.lag.ms` bounds its age too (KIP-354).
-        """
-        lag_ms = self.max_compaction_lag_ms
-        return lag_ms if lag_ms < self.segment_ms and self.compact else self.segment_ms
-
-
-def topic_config(config: BrokerConfig, overrides: Mapping[str, str]) -> LogConfig:
-    """The log settings of a topic: its own values, as far as they are obeyed
-    (`obeyed_topic_settings`), over the broker's. Unknown names are passed over.
-    """
-    rows = [
-        row
-        for row in config.topic_rows.values()
-        if not row.internal and row.name not in TIERED_SETTINGS | THROTTLED_REPLICAS | {_FORMAT}
-    ]
-    values: dict[str, Any] = {
-        row.name.replace(".", "_"): stored_topic_value(row.name, config, overrides) for row in rows
-    }
-    difference = values.pop(_TIME_DIFFERENCE.replace(".", "_"), LONG_MAX)
-    for bound in ("message_timestamp_before_max_ms", "message_timestamp_after_max_ms"):
-        if values[bound] == LONG_MAX:
-            values[bound] = difference
-    policy = values["cleanup_policy"]
-    assert isinstance(policy, tuple)
-    values["cleanup_policy"] = frozenset(policy)
-    if "internal.segment.bytes" in overrides:
-        values["segment_bytes"] = stored_topic_value("internal.segment.bytes", config, overrides)
-    return LogConfig(
-        producer_id_expiration_ms=config.integer("producer.id.expiration.ms"),
-        validate_records=config.boolean("replog.validate.records"),
-        **values,
-    )
-
-
-def check_topic_overrides(overrides: Mapping[str, str], config: BrokerConfig) -> None:
-    """Raises ConfigError for a name that is no topic setting, a value outside its range, or values
-    that do not fit each other or what `config` gives to the rest (CreateTopics, AlterConfigs).
-    """
-    for name, value in overrides.items():
-        row = config.topic_rows.get(name)
-        if row is None:
-            raise ConfigError(name, value, "", "there is no such topic setting")
-        parsed = row.parse(value)
-        if name in THROTTLED_REPLICAS and isinstance(parsed, tuple):
-            _check_throttled_replicas(name, value, parsed)
-    if topic_value("remote.storage.enable", config, overrides):
-        raise ConfigError(
-            "remote.storage.enable", "true", "", "tiered storage is not served by these brokers"
-        )
-    check_compaction_lags(config, overrides)
-
-
-def _check_throttled_replicas(name: str, value: str, entries: tuple[str, ...]) -> None:
-    if entries != ("*",) and not all(map(_THROTTLED_REPLICA.fullmatch, entries)):
-        raise ConfigError(name, value, "* alone, or a list partition:broker,partition:broker,...")
-
-
-def check_compaction_lags(config: BrokerConfig, overrides: Mapping[str, str]) -> None:
-    """Raises ConfigError where no time would be left for compaction."""
-    low, high = (topic_value(name, config, overrides) for name in _COMPACTION_LAGS)
-    assert isinstance(low, int) and isinstance(high, int)
-    if low > high:
-        raise ConfigError(_COMPACTION_LAGS[0], low, f"at most {_COMPACTION_LAGS[1]}, {high}")

@@ -22,7 +22,7 @@ from twisted_broker.known_settings import ZOOKEEPER_CONNECT
 from twisted_broker.settings import ConfigError
 
 if TYPE_CHECKING:
-    from twisted_broker.config import BrokerConfig
+    from twisted_broker.broker_config import BrokerConfig
 
 _ADDRESS = re.compile(r"(\[[^\[\]]+\]|[^\[\]:@\s]+):([0-9]{1,5})\Z")
 _VOTERS, _BOOTSTRAP = "controller.quorum.voters", "controller.quorum.bootstrap.servers"

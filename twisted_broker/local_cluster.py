@@ -27,8 +27,8 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.broker_service import BrokerService
-from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import Runtime
 from twisted_broker.local_nodes import replication_hint
 from twisted_broker.server.kafka_server import STARTING_ERRORS, KafkaServer

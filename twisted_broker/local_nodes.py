@@ -14,7 +14,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Mapping
 
-from twisted_broker.config import BrokerConfig
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.java_numbers import is_digits
 from twisted_broker.net.listeners import parse_endpoints
 from twisted_broker.settings import ConfigError

@@ -43,7 +43,7 @@ from twisted.logger import InvalidLogLevelError, Logger, LogLevel, globalLogPubl
 from twisted.python.failure import Failure
 
 import twisted_broker
-from twisted_broker.config import BrokerConfig
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.exit_status import leave_with_failure
 from twisted_broker.local_nodes import CONTROLLER_NODE, STATUS_PORT, replication_hint
 from twisted_broker.net.listeners import ConfiguredListener, parse_endpoints

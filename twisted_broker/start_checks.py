@@ -27,7 +27,7 @@ from twisted_broker.settings import (
 )
 
 if TYPE_CHECKING:
-    from twisted_broker.config import BrokerConfig
+    from twisted_broker.broker_config import BrokerConfig
     from twisted_broker.interfaces import IFileSystem
     from twisted_broker.net.listeners import ConfiguredListener, ListenerPlan
     from twisted_broker.systemd import InheritedSockets

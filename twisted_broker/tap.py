@@ -49,8 +49,8 @@ from twisted_broker.start_checks import (
 from twisted_broker.systemd import InheritedSockets, ServiceManager
 
 if TYPE_CHECKING:
+    from twisted_broker.broker_config import BrokerConfig
     from twisted_broker.broker_service import BrokerService
-    from twisted_broker.config import BrokerConfig
 
 check_system()
 import resource  # noqa: E402  not on Windows
@@ -211,7 +211,7 @@ class Options(UsageOptions):
 
     def _configs(self, chosen: dict[str, str], brokers: int) -> list[BrokerConfig]:
         """One configuration per broker. Raises ConfigError."""
-        from twisted_broker.config import BrokerConfig
+        from twisted_broker.broker_config import BrokerConfig
         from twisted_broker.config_validation import check_together
         from twisted_broker.net.listeners import check_sasl, plan_listeners
 

@@ -16,7 +16,7 @@ from twisted_broker.api import audit
 from twisted_broker.api.context import BrokerParts, Encoded, ListenerName, RequestContext
 from twisted_broker.api.refusals import refusal
 from twisted_broker.api.routes import ROUTES
-from twisted_broker.config import BrokerConfig
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.coordinator.offsets_topic import OffsetsTopic
 from twisted_broker.image.entries import (
     BrokerRegistration,

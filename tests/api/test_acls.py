@@ -11,10 +11,11 @@ from twisted.internet.error import ConnectionClosed
 
 from tests.cluster.test_acl_changes import creation, wanted
 from tests.memory_broker import MemoryBroker
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.cluster.controller_channel import check_answer
-from twisted_broker.config import BrokerConfig, ConfigError
 from twisted_broker.config_validation import check_together, super_users, warnings_for
 from twisted_broker.security.acl import Operation
+from twisted_broker.settings import ConfigError
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import acls
 from twisted_broker.wire.messages.metadata import MetadataRequest

@@ -9,7 +9,7 @@ import pytest
 
 from tests.api.group_api import TOPIC_IDS, ApiRun, each_version
 from twisted_broker.api import consumer_groups
-from twisted_broker.config import BrokerConfig
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.coordinator.consumer.decision import ConsumerGroupSettings
 from twisted_broker.coordinator.consumer_group_config import consumer_group_config
 from twisted_broker.security.acl import Operation, ResourceType

@@ -15,7 +15,7 @@ from tests.net.echo import House
 from twisted_broker.api.context import BrokerParts, Encoded, ListenerName
 from twisted_broker.api.dispatch import Dispatcher
 from twisted_broker.api.routes import ROUTES, Route
-from twisted_broker.config import BrokerConfig
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.interfaces import Marks
 from twisted_broker.log.segment_file import FileSlice, OpenFiles, SegmentFile
 from twisted_broker.security.acl import AllowAll

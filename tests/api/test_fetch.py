@@ -11,7 +11,7 @@ import pytest
 from tests.api.data_plane import Api, DenyList
 from tests.replication.fixtures import TOPIC_ID, Fixture, batch, broker_registration, registration
 from twisted_broker.api.fetch import fetch
-from twisted_broker.config import BrokerConfig
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.image.entries import Endpoint
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.wire.errors import BrokerError, ErrorCode

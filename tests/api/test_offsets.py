@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.api.group_api import TOPIC_IDS, ApiRun, broker, each_version, image, topic
-from twisted_broker.config import BrokerConfig
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.coordinator.group_records import partition_for
 from twisted_broker.security.acl import Operation, ResourceType
 from twisted_broker.turns import SLICE_ELEMENTS

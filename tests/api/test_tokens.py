@@ -16,7 +16,7 @@ from tests.compare.side import built
 from tests.memory_broker import MemoryBroker
 from twisted_broker.api.context import BrokerParts, ListenerName, RequestContext
 from twisted_broker.api.tokens import may_request
-from twisted_broker.config import BrokerConfig
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.net.client import BrokerConnection
 from twisted_broker.net.connector import PlainConnector
 from twisted_broker.net.sasl_connector import SaslConnector

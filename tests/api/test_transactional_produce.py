@@ -14,9 +14,9 @@ from tests.api.data_plane import Api
 from tests.api.test_produce import OTHER_ID, asked, codes
 from tests.replication.fixtures import TP, Fixture, batch, registration
 from twisted_broker.api.produce import produce
-from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.append_info import EndMarker
+from twisted_broker.log_config import LogConfig
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages.produce import ProduceResponse
 

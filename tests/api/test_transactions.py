@@ -16,7 +16,7 @@ from tests.coordinator.transaction.transaction_run import T0, T1, TransactionRun
 from tests.memory_broker import MemoryBroker
 from twisted_broker.api.context import BrokerParts, RequestContext
 from twisted_broker.api.refusals import refusal
-from twisted_broker.config import BrokerConfig
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.coordinator.group_records import partition_for
 from twisted_broker.coordinator.offsets_topic import WAIT_MS, OffsetsTopic
 from twisted_broker.coordinator.transaction.transaction_decisions import ProducerIdAndEpoch

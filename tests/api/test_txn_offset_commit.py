@@ -10,7 +10,7 @@ import pytest
 from twisted.internet.defer import Deferred, succeed
 
 from tests.api.group_api import TOPIC_IDS, ApiRun, each_version, image, topic
-from twisted_broker.config import BrokerConfig
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.coordinator.group_records import partition_for
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.verification import NOT_REQUIRED, Guard, VerificationStateEntry

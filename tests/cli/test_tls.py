@@ -9,12 +9,13 @@ from click.testing import CliRunner
 from cryptography.x509 import ExtendedKeyUsage, ObjectIdentifier, load_pem_x509_certificate
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.cli.main import main
-from twisted_broker.config import BrokerConfig, parse_properties
 from twisted_broker.log.filesystem import OsFileSystem
 from twisted_broker.net.listener_security import check_tls
 from twisted_broker.net.listeners import plan_listeners
 from twisted_broker.security.key_store import alternative_names
+from twisted_broker.settings import parse_properties
 
 
 def run(*arguments: str) -> list[str]:

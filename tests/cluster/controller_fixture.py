@@ -9,13 +9,13 @@ from typing import Any
 from tests.cluster.fixtures import CLUSTER_ID, DIRECTORY_ID, Fixture
 from twisted_broker.api.context import BrokerParts, ListenerName
 from twisted_broker.api.dispatch import Dispatcher
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.cluster.alter_partition_manager import AlterPartitionManager
 from twisted_broker.cluster.broker_lifecycle_manager import BrokerLifecycleManager
 from twisted_broker.cluster.controller_channel import ControllerChannel
 from twisted_broker.cluster.features import SUPPORTED_FEATURES
 from twisted_broker.cluster.forwarding_manager import ForwardingManager
 from twisted_broker.cluster.observer import MetadataObserver
-from twisted_broker.config import BrokerConfig
 from twisted_broker.image.entries import Endpoint, FeatureRange
 from twisted_broker.image.metadata_image import MetadataDelta
 from twisted_broker.interfaces import Runtime

@@ -15,10 +15,10 @@ from twisted.internet.task import Clock
 from twisted_broker.api import audit
 from twisted_broker.api import controller as controller_requests
 from twisted_broker.api.context import BrokerParts, ListenerName, RequestContext
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.cluster.controller import Controller
 from twisted_broker.cluster.features import SUPPORTED_FEATURES
 from twisted_broker.cluster.metadata_log import MetadataLog, open_metadata_log
-from twisted_broker.config import BrokerConfig
 from twisted_broker.image.entries import Endpoint
 from twisted_broker.interfaces import Runtime
 from twisted_broker.log.errors import OutOfDescriptors

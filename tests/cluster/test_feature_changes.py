@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.fixtures import Fixture
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.cluster.cluster_view import ClusterView
 from twisted_broker.cluster.feature_changes import (
     SAFE_DOWNGRADE,
@@ -18,7 +19,6 @@ from twisted_broker.cluster.feature_changes import (
 from twisted_broker.cluster.features import GROUP_VERSION, TRANSACTION_VERSION
 from twisted_broker.cluster.partition_change import ELR_FEATURE
 from twisted_broker.cluster.records import LATEST_METADATA_VERSION
-from twisted_broker.config import BrokerConfig
 from twisted_broker.image.entries import BrokerRegistration, ControllerRegistration, FeatureRange
 from twisted_broker.image.metadata_image import BROKER_RESOURCE, METADATA_VERSION, MetadataImage
 from twisted_broker.wire.errors import BrokerError, ErrorCode

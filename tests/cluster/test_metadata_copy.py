@@ -9,6 +9,7 @@ import pytest
 
 from tests.cluster.controller_fixture import PORT, ControllerFixture, served
 from tests.cluster.fixtures import CLUSTER_ID
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.cluster.metadata_check import read_durable_end
 from twisted_broker.cluster.metadata_copy import MOST_DAMAGED_COPIES, SYNC_MS, open_metadata_copy
 from twisted_broker.cluster.metadata_loader import MetadataLoader, MetadataRegression
@@ -16,7 +17,6 @@ from twisted_broker.cluster.metadata_recovery import Target, read_source, recove
 from twisted_broker.cluster.observer import MetadataObserver
 from twisted_broker.cluster.records import batch_records, build_batch
 from twisted_broker.cluster.snapshots import SnapshotId, list_snapshots, snapshot_bytes
-from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import Runtime
 from twisted_broker.log.checkpoints import read_whole
 from twisted_broker.log.memory import InlineWorker, MemoryFileSystem

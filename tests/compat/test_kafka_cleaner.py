@@ -21,9 +21,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.log.batches import all_batches, open_log
 from tests.log.cleaner.rounds import clean_log
-from twisted_broker.config import LogConfig
 from twisted_broker.log.filesystem import OsFileSystem
 from twisted_broker.log.log import Log
+from twisted_broker.log_config import LogConfig
 
 pytestmark = [pytest.mark.clients, pytest.mark.long, pytest.mark.timeout(300)]
 JARS = os.environ.get("KAFKA_JARS", "")

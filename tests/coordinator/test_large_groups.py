@@ -10,7 +10,7 @@ import pytest
 from tests.coordinator.broker_run import BrokerRun, TurnClock, subscription
 from tests.coordinator.group_run import GroupRun
 from twisted_broker import turns
-from twisted_broker.config import BrokerConfig
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.coordinator import (
     bucket_dict,
     classic_group,

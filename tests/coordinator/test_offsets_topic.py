@@ -11,7 +11,7 @@ from twisted.logger import globalLogPublisher
 
 from tests.memory_broker import MemoryBroker
 from tests.test_broker_joining import memory_broker, memory_controller
-from twisted_broker.config import BrokerConfig
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.coordinator.group_records import partition_for
 from twisted_broker.coordinator.offsets_topic import OffsetsTopic
 from twisted_broker.image.metadata_image import MetadataImage

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import IFileSystem, TopicPartition
 from twisted_broker.log.append_info import FetchDataInfo
 from twisted_broker.log.gaps import resolve_gap
 from twisted_broker.log.log import Log
 from twisted_broker.log.recovery import load_log
 from twisted_broker.log.segment_file import OpenFiles
+from twisted_broker.log_config import LogConfig
 from twisted_broker.wire.records import (
     BatchBuilder,
     BatchView,

@@ -25,7 +25,6 @@ from tests.log.batches import (
     slice_bytes,
     values,
 )
-from twisted_broker.config import LogConfig
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.log.gaps import Gap
@@ -34,6 +33,7 @@ from twisted_broker.log.reading import aborted_transactions
 from twisted_broker.log.segment import file_name
 from twisted_broker.log.txn_index import AbortedTxn
 from twisted_broker.log.verification import NOT_REQUIRED
+from twisted_broker.log_config import LogConfig
 from twisted_broker.simulation.disk import SimDisk
 from twisted_broker.simulation.disk_faults import Crash, Fault
 from twisted_broker.simulation.stalling_worker import StallingWorker

@@ -20,7 +20,6 @@ from tests.log.batches import (
     values,
 )
 from tests.log.manual_worker import ManualWorker
-from twisted_broker.config import LogConfig
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.errors import OffsetsOutOfOrder, UnexpectedAppendOffset
 from twisted_broker.log.log import Log
@@ -29,6 +28,7 @@ from twisted_broker.log.offset_metadata import LogOffsetMetadata
 from twisted_broker.log.reading import aborted_transactions
 from twisted_broker.log.segment_file import SliceGone
 from twisted_broker.log.verification import NOT_REQUIRED
+from twisted_broker.log_config import LogConfig
 from twisted_broker.simulation.disk import SimDisk
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import BatchView, iterate_batches, set_offsets_and_epoch

@@ -25,7 +25,7 @@ from tests.log.batches import NOW_MS, TOPIC_ID, all_batches, batch, config, valu
 from tests.log.manual_worker import ManualWorker
 from tests.log.test_golden import unpack
 from tests.log.test_segment_file import Reactor, threads_named
-from twisted_broker.config import BrokerConfig
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.interfaces import IFileSystem, Runtime, TopicPartition
 from twisted_broker.log import (
     checkpoints,

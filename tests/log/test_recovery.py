@@ -20,10 +20,10 @@ from tests.log.batches import (
     slice_bytes,
     values,
 )
-from twisted_broker.config import LogConfig
 from twisted_broker.log.crash_cleanup import base_offset_of, clean_up_after_crash
 from twisted_broker.log.recovery import load_log
 from twisted_broker.log.segment import file_name
+from twisted_broker.log_config import LogConfig
 from twisted_broker.simulation.disk import SimDisk
 from twisted_broker.simulation.disk_faults import Crash
 from twisted_broker.simulation.file import SimInode

@@ -19,7 +19,7 @@ from twisted.internet.defer import maybeDeferred
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs, formatEvent
 
-from twisted_broker.config import BrokerConfig, ConfigError
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.net import access_tokens, jwks
 from twisted_broker.net.access_tokens import AGAIN_SECONDS, AccessTokens, retrieve
 from twisted_broker.security.sasl import jaas
@@ -27,6 +27,7 @@ from twisted_broker.security.sasl.access_token import MOST_CHARACTERS, OAuthLogi
 from twisted_broker.security.sasl.errors import SaslFailure
 from twisted_broker.security.sasl.settings import client_login
 from twisted_broker.security.security_protocol import SASL_TO_BROKERS
+from twisted_broker.settings import ConfigError
 
 BEGAN = 1_700_000_000
 

@@ -11,7 +11,7 @@ from twisted.logger import capturedLogs, formatEvent
 from twisted.python.failure import Failure
 
 from tests.net.echo import DelayedOperation, Far, House, framed
-from twisted_broker.config import BrokerConfig
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.log.segment_file import FileSlice, OpenFiles, SegmentFile
 from twisted_broker.net import connection_limits
 from twisted_broker.net.connection_limits import (

@@ -11,7 +11,7 @@ import pytest
 from twisted.internet.defer import Deferred, ensureDeferred, fail
 from twisted.internet.error import CannotListenError
 
-from twisted_broker.config import BrokerConfig
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.net.listeners import ConfiguredListener, OpenListeners, plan_listeners
 from twisted_broker.security.security_protocol import SecurityProtocol
 from twisted_broker.settings import ConfigError

@@ -16,7 +16,7 @@ from twisted.logger import capturedLogs, formatEvent
 from tests.memory_broker import MemoryBroker
 from tests.net.echo import Far, framed
 from twisted_broker.api.routes import ROUTES
-from twisted_broker.config import BrokerConfig, ConfigError
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.event_lines import MOST_LINES
 from twisted_broker.net.client import BrokerConnection
 from twisted_broker.net.connector import PlainConnector
@@ -27,6 +27,7 @@ from twisted_broker.security.sasl.errors import SaslFailure
 from twisted_broker.security.sasl.plain import PlainClient
 from twisted_broker.security.sasl.settings import client_login, server_settings
 from twisted_broker.security.security_protocol import SASL_TO_BROKERS
+from twisted_broker.settings import ConfigError
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.header import RequestHeader, encode_request_header
 from twisted_broker.wire.messages.api_versions import ApiVersionsRequest

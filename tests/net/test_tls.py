@@ -34,7 +34,8 @@ from twisted.logger import capturedLogs, formatEvent
 from tests.log.batches import batch
 from tests.memory_broker import MemoryBroker
 from tests.security import certificates
-from twisted_broker.config import OPEN_LISTENER_SETTINGS, BrokerConfig
+from twisted_broker.broker_config import BrokerConfig
+from twisted_broker.config import OPEN_LISTENER_SETTINGS
 from twisted_broker.net.client import BrokerConnection
 from twisted_broker.net.listener_security import LOOK_SECONDS
 from twisted_broker.net.tls import FailedHandshakes, TlsConnector, TlsRefused

@@ -12,7 +12,7 @@ from OpenSSL import SSL
 from twisted.internet.task import Clock
 
 from tests.security import certificates
-from twisted_broker.config import BrokerConfig
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.log.filesystem import OsFileSystem
 from twisted_broker.net.tls_context import TlsSettings
 from twisted_broker.net.tls_protocol import TlsProtocol

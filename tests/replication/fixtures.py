@@ -10,7 +10,7 @@ from typing import Any
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 
-from twisted_broker.config import BrokerConfig, LogConfig
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.image.entries import (
     BrokerRegistration,
     PartitionRegistration,
@@ -29,6 +29,7 @@ from twisted_broker.log.log_directory import DELETE_SUFFIX, LogDirectory
 from twisted_broker.log.log_manager import LogListener
 from twisted_broker.log.memory import InlineWorker, MemoryFileSystem
 from twisted_broker.log.segment_file import OpenFiles
+from twisted_broker.log_config import LogConfig
 from twisted_broker.replication.partition.events import IsrChangeWanted
 from twisted_broker.replication.partition.fetch_data import (
     HIGH_WATERMARK,

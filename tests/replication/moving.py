@@ -21,7 +21,7 @@ from tests.replication.fixtures import (
     broker_registration,
     registration,
 )
-from twisted_broker.config import BrokerConfig
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.image.entries import TopicImage
 from twisted_broker.image.metadata_image import TOPIC_RESOURCE, MetadataDelta, MetadataImage
 from twisted_broker.interfaces import IDiskWorker, Runtime, TopicPartition

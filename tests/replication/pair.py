@@ -20,10 +20,10 @@ from tests.replication.fixtures import (
     make_log,
     registration,
 )
-from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import Runtime
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.memory import InlineWorker
+from twisted_broker.log_config import LogConfig
 from twisted_broker.replication.fetcher.fetcher import Fetcher
 from twisted_broker.replication.fetcher.fetcher_state import InitialFetchState
 from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint

@@ -18,9 +18,9 @@ from tests.replication.fixtures import (
     code_of,
     registration,
 )
-from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.append_info import AppendOrigin
+from twisted_broker.log_config import LogConfig
 from twisted_broker.replication.partition.isr_state import PendingExpand, PendingShrink
 from twisted_broker.replication.purgatory.purgatory import Purgatory
 from twisted_broker.wire.errors import ErrorCode

@@ -19,8 +19,8 @@ from tests.replication.fixtures import (
     registration,
 )
 from tests.replication.pair import nodes
-from twisted_broker.config import LogConfig
 from twisted_broker.log.offset_metadata import LogOffsetMetadata
+from twisted_broker.log_config import LogConfig
 from twisted_broker.replication.explain.explanation import Explanation, explain, fetching_now
 from twisted_broker.replication.explain.reasons import Moment, broker_names, duration, offset_count
 from twisted_broker.replication.partition.isr_state import IsrAnswer

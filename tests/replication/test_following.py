@@ -25,7 +25,7 @@ from tests.replication.fixtures import (
     registration,
     tried_again_under,
 )
-from twisted_broker.config import LiveConfig
+from twisted_broker.broker_config import LiveConfig
 from twisted_broker.image.entries import Endpoint
 from twisted_broker.image.metadata_image import MetadataDelta
 from twisted_broker.interfaces import TopicPartition

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tests.replication.fixtures import PartitionFixture, code_of, proposed_again, registration
-from twisted_broker.config import LogConfig
 from twisted_broker.image.entries import RECOVERED, RECOVERING
+from twisted_broker.log_config import LogConfig
 from twisted_broker.replication.partition.isr_state import CommittedIsr, IsrAnswer
 from twisted_broker.wire.errors import ErrorCode
 

@@ -15,9 +15,9 @@ from tests.replication.fixtures import (
     proposed_again,
     registration,
 )
-from twisted_broker.config import LogConfig
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.offset_metadata import LogOffsetMetadata
+from twisted_broker.log_config import LogConfig
 from twisted_broker.replication.partition.events import IsrChangeWanted
 from twisted_broker.replication.partition.fetch_data import (
     HIGH_WATERMARK,

@@ -16,8 +16,8 @@ from tests.replication.fixtures import (
     batch,
     registration,
 )
-from twisted_broker.config import LogConfig
 from twisted_broker.log.append_info import AppendOrigin
+from twisted_broker.log_config import LogConfig
 from twisted_broker.replication.partition.isr_state import CommittedIsr, IsrAnswer
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 

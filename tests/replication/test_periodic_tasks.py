@@ -7,7 +7,7 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 
 from tests.replication.fixtures import LOCAL, Fixture, at, follower, registration
-from twisted_broker.config import BrokerConfig
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.periodic import PeriodicTasks
 from twisted_broker.replication import replica_manager

@@ -16,10 +16,11 @@ from tests.replication.fixtures import (
     follower,
     registration,
 )
-from twisted_broker.config import BrokerConfig, ConfigError
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.image.entries import BrokerRegistration
 from twisted_broker.replication.partition.fetch_data import FetchPartitionResult
 from twisted_broker.replication.preferred_read_replica import LEADER_ONLY, RACK_AWARE
+from twisted_broker.settings import ConfigError
 from twisted_broker.wire.errors import ErrorCode
 
 

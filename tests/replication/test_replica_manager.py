@@ -26,7 +26,6 @@ from tests.replication.fixtures import (
     registration,
     tried_again_under,
 )
-from twisted_broker.config import LogConfig, topic_config
 from twisted_broker.image.entries import TopicImage
 from twisted_broker.image.metadata_image import (
     BROKER_RESOURCE,
@@ -42,6 +41,7 @@ from twisted_broker.log.checkpoints import HIGH_WATERMARK as HIGH_WATERMARK_FILE
 from twisted_broker.log.checkpoints import metadata_offset, read_offsets
 from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.log.verification import NOT_REQUIRED
+from twisted_broker.log_config import LogConfig, topic_config
 from twisted_broker.replication import role_change
 from twisted_broker.replication.partition.fetch_data import TXN_COMMITTED
 from twisted_broker.replication.partition.isr_state import CommittedIsr

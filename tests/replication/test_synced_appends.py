@@ -12,7 +12,7 @@ from tests.log.manual_worker import ManualWorker
 from tests.replication.fixtures import TP, WALL_MS, Fixture, at, batch, follower, registration
 from tests.replication.moving import Moving
 from tests.replication.pair import nodes
-from twisted_broker.config import LogConfig
+from twisted_broker.log_config import LogConfig
 from twisted_broker.replication.explain.explanation import explain
 from twisted_broker.replication.explain.reasons import Moment
 from twisted_broker.replication.explain.waiting_requests import waiting_requests

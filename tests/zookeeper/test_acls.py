@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from tests.zookeeper.test_changes import Serving
-from twisted_broker.config import BrokerConfig, ConfigError
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.security.acl import Operation, PatternType, PermissionType, ResourceType
 from twisted_broker.security.principal import Principal
+from twisted_broker.settings import ConfigError
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.messages import acls
 from twisted_broker.zookeeper.znodes import ZnodeError

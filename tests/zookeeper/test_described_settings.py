@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.cluster.config_entries import DEFAULT_SOURCE, STATIC_SOURCE, broker_entries
-from twisted_broker.config import BrokerConfig
 from twisted_broker.known_settings import zookeeper_settings
 
 

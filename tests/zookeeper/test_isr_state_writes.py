@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.replication.fixtures import TP, at, code_of, follower
 from tests.zookeeper.fixtures import CONTROLLER_EPOCH, Member, role
-from twisted_broker.config import LogConfig
+from twisted_broker.log_config import LogConfig
 from twisted_broker.simulation.memory_zookeeper import MemoryEnsemble, MemoryZooKeeper
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.zookeeper.isr_state_writes import IsrStateWrites

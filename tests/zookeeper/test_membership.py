@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.logger import capturedLogs, formatEvent
 
 from tests.zookeeper.fixtures import Member
-from twisted_broker.config import BrokerConfig
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.image.entries import Endpoint
 from twisted_broker.image.metadata_image import BROKER_RESOURCE, TOPIC_RESOURCE
 from twisted_broker.installed import install

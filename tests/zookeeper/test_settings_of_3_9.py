@@ -5,16 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.log.batches import NOW_MS, batch, open_log
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.cluster.config_entries import topic_entries
-from twisted_broker.config import (
-    BrokerConfig,
-    ConfigError,
-    check_topic_overrides,
-    obeyed_topic_settings,
-    topic_config,
-)
 from twisted_broker.log.memory import MemoryFileSystem
-from twisted_broker.settings import LONG_MAX
+from twisted_broker.log_config import check_topic_overrides, obeyed_topic_settings, topic_config
+from twisted_broker.settings import LONG_MAX, ConfigError
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 MEMBER = {"broker.id": "7", "zookeeper.connect": "zk:2181"}

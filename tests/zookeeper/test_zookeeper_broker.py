@@ -10,7 +10,8 @@ from twisted.internet.defer import ensureDeferred
 from tests.memory_broker import MemoryBroker
 from tests.replication.fixtures import TOPIC_ID
 from tests.zookeeper.fixtures import role
-from twisted_broker.config import SAMPLE_VALUES, BrokerConfig
+from twisted_broker.broker_config import BrokerConfig
+from twisted_broker.config import SAMPLE_VALUES
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.server.kafka_server import KafkaServer
 from twisted_broker.server.zookeeper_membership import ZooKeeperMembership

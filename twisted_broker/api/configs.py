@@ -20,6 +20,7 @@ from typing import Any
 
 from twisted_broker.api import audit, broker_loggers
 from twisted_broker.api.context import RequestContext
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.cluster.cluster_view import ClusterView
 from twisted_broker.cluster.config_changes import check_names, check_once, edited, replaced
 from twisted_broker.cluster.config_entries import (
@@ -33,7 +34,7 @@ from twisted_broker.cluster.config_entries import (
     group_entries,
     topic_entries,
 )
-from twisted_broker.config import LISTENER_PREFIX, BrokerConfig, ConfigError
+from twisted_broker.config import LISTENER_PREFIX
 from twisted_broker.event_lines import some
 from twisted_broker.image.metadata_image import (
     BROKER_LOGGER_RESOURCE,
@@ -45,6 +46,7 @@ from twisted_broker.image.metadata_image import (
 )
 from twisted_broker.java_numbers import parse_whole
 from twisted_broker.security.acl import Operation, ResourceType
+from twisted_broker.settings import ConfigError
 from twisted_broker.topic_names import name_problem
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.header import RequestHeader, encode_request_header

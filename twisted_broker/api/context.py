@@ -39,11 +39,11 @@ __all__ = ["BrokerParts", "ListenerName", "RequestContext"]
 if TYPE_CHECKING:
     from twisted_broker.api.dispatch import Dispatcher
     from twisted_broker.api.throttling import Metered
+    from twisted_broker.broker_config import BrokerConfig
     from twisted_broker.cluster.controller import Controller
     from twisted_broker.cluster.forwarding_manager import ForwardingManager
     from twisted_broker.cluster.membership import ILifecycle
     from twisted_broker.cluster.token_changes import TokenSettings
-    from twisted_broker.config import BrokerConfig
     from twisted_broker.coordinator.add_partitions_to_txn_manager import (
         AddPartitionsToTxnManager,
     )

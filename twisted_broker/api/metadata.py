@@ -23,7 +23,7 @@ from typing import Any
 from twisted_broker.api.cluster import any_live_broker
 from twisted_broker.api.context import Encoded, RequestContext
 from twisted_broker.api.topic_answers import Form, Kept
-from twisted_broker.config import BrokerConfig
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.image.entries import (
     BrokerRegistration,
     PartitionRegistration,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from twisted.logger import Logger
 
-from twisted_broker.config import BrokerConfig
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.event_lines import EventLines
 from twisted_broker.interfaces import IClock
 

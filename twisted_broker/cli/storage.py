@@ -20,7 +20,7 @@ import click
 from twisted_broker.java_numbers import is_digits
 
 if TYPE_CHECKING:
-    from twisted_broker.config import BrokerConfig
+    from twisted_broker.broker_config import BrokerConfig
     from twisted_broker.wire.messages.metadata_records import UserScramCredentialRecord
 
 
@@ -131,7 +131,7 @@ def format_storage(
 
 def _configuration(file: Path | None, given: tuple[str, ...], data: Path | None) -> BrokerConfig:
     """As `twistd replog` would have it with these, with the same refusals."""
-    from twisted_broker.config import BrokerConfig
+    from twisted_broker.broker_config import BrokerConfig
     from twisted_broker.known_settings import ZOOKEEPER_CONNECT
     from twisted_broker.settings import ConfigError
     from twisted_broker.start_checks import StartError, check_options, read_values

@@ -31,8 +31,8 @@ from collections.abc import Callable
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.cluster.observer import MetadataObserver
-from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import IDelayedCall, Runtime
 
 _logger = Logger()

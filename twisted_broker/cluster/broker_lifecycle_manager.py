@@ -32,6 +32,7 @@ from twisted.internet.defer import CancelledError, Deferred, ensureDeferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.cluster.broker_controlled_shutdown import ControlledShutdown
 from twisted_broker.cluster.controller_channel import ControllerChannel, check_answer
 from twisted_broker.cluster.denials import Denials
@@ -39,7 +40,6 @@ from twisted_broker.cluster.observer import MetadataObserver
 from twisted_broker.cluster.records import CORDON_LEVEL, DIRECTORIES_LEVEL
 from twisted_broker.cluster.registration import Registration
 from twisted_broker.cluster.unexpected_errors import UnexpectedErrors
-from twisted_broker.config import BrokerConfig
 from twisted_broker.image.entries import Endpoint, FeatureRange
 from twisted_broker.image.metadata_image import METADATA_VERSION, MetadataDelta
 from twisted_broker.interfaces import IDelayedCall, Runtime

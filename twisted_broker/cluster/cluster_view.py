@@ -19,13 +19,14 @@ from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from itertools import islice
 
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.cluster.election import Election
 from twisted_broker.cluster.partition_change import ELR_FEATURE, PartitionRules, change_partition
 from twisted_broker.cluster.placement import default_directory
 from twisted_broker.cluster.records import SHRINK_LEVEL
-from twisted_broker.config import BrokerConfig, stored_topic_value
 from twisted_broker.image.entries import NO_LEADER, PartitionRegistration, TopicImage
 from twisted_broker.image.metadata_image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage
+from twisted_broker.log_config import stored_topic_value
 from twisted_broker.settings import Value
 from twisted_broker.wire.schema import Record
 

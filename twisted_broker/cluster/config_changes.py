@@ -29,13 +29,8 @@ from twisted_broker.config import (
     PER_BROKER_SETTINGS,
     REFUSED,
     TOPIC_SETTINGS,
-    ConfigError,
-    check_compaction_lags,
-    check_topic_overrides,
     may_change,
     override_row,
-    text_of,
-    topic_value,
 )
 from twisted_broker.image.metadata_image import (
     BROKER_RESOURCE,
@@ -49,7 +44,8 @@ from twisted_broker.known_settings import (
     client_metrics_settings,
     group_settings,
 )
-from twisted_broker.settings import Setting, Type
+from twisted_broker.log_config import check_compaction_lags, check_topic_overrides, topic_value
+from twisted_broker.settings import ConfigError, Setting, Type, text_of
 from twisted_broker.topic_names import name_problem
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import configs as configs_messages

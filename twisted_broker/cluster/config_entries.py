@@ -21,17 +21,10 @@ from functools import cache
 from typing import NamedTuple
 
 from twisted_broker import known_settings
-from twisted_broker.config import (
-    BROKER_SETTINGS,
-    BROKER_SETTINGS_39,
-    LISTENER_PREFIX,
-    BrokerConfig,
-    ConfigError,
-    override_row,
-    own_or_broker_value,
-    text_of,
-)
-from twisted_broker.settings import Setting, Type
+from twisted_broker.broker_config import BrokerConfig
+from twisted_broker.config import BROKER_SETTINGS, BROKER_SETTINGS_39, LISTENER_PREFIX, override_row
+from twisted_broker.log_config import own_or_broker_value
+from twisted_broker.settings import ConfigError, Setting, Type, text_of
 
 (
     TOPIC_SOURCE,

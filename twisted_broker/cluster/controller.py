@@ -30,6 +30,7 @@ from twisted.internet.defer import Deferred, fail, succeed
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.cluster.bootstrap import DEFAULT, Bootstrap, bootstrap_records
 from twisted_broker.cluster.bootstrap import NAME as BOOTSTRAP_NAME
 from twisted_broker.cluster.broker_registry import BrokerSessions, fence
@@ -44,7 +45,6 @@ from twisted_broker.cluster.metadata_events import ELECTIONS, events, unclean_el
 from twisted_broker.cluster.metadata_log import MetadataLog
 from twisted_broker.cluster.raft_requests import RaftRequests
 from twisted_broker.cluster.records import CONTROLLER_LEVEL, TransactionBuffer
-from twisted_broker.config import BrokerConfig, text_of
 from twisted_broker.event_lines import EventLines
 from twisted_broker.image.entries import BrokerRegistration, ControllerRegistration, Endpoint
 from twisted_broker.image.metadata_image import (
@@ -60,6 +60,7 @@ from twisted_broker.interfaces import Runtime
 from twisted_broker.log.errors import OutOfDescriptors
 from twisted_broker.periodic import PeriodicTask
 from twisted_broker.security.quota.quotas import Quotas
+from twisted_broker.settings import text_of
 from twisted_broker.turns import Turns
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import metadata_records as records

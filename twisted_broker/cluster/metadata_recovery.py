@@ -36,7 +36,6 @@ from twisted_broker.cluster.snapshots import (
     list_snapshots,
     load_snapshot,
 )
-from twisted_broker.config import LogConfig
 from twisted_broker.image.metadata_image import EMPTY, MetadataImage
 from twisted_broker.interfaces import IFileSystem
 from twisted_broker.log.checkpoints import METADATA_PARTITION, read_whole, write_aside
@@ -50,6 +49,7 @@ from twisted_broker.log.meta_properties import (
 )
 from twisted_broker.log.recovery import load_log
 from twisted_broker.log.segment import OpenFiles
+from twisted_broker.log_config import LogConfig
 from twisted_broker.raft.election_state import ElectionState
 from twisted_broker.settings import INT_MAX
 from twisted_broker.topic_names import METADATA_DIRECTORY, METADATA_TOPIC_ID

@@ -36,7 +36,6 @@ from twisted_broker.cluster.snapshots import (
     remove_snapshots,
     write_snapshot,
 )
-from twisted_broker.config import LogConfig
 from twisted_broker.image.metadata_image import EMPTY, RECORDS_PER_STEP, MetadataImage, Removals
 from twisted_broker.interfaces import IDiskWorker, IFileSystem
 from twisted_broker.log.checkpoints import (
@@ -53,6 +52,7 @@ from twisted_broker.log.errors import (
 from twisted_broker.log.log import Log
 from twisted_broker.log.recovery import load_log
 from twisted_broker.log.segment import OpenFiles
+from twisted_broker.log_config import LogConfig
 from twisted_broker.settings import INT_MAX
 from twisted_broker.topic_names import METADATA_DIRECTORY, METADATA_TOPIC_ID
 from twisted_broker.wire.errors import WireError

@@ -33,13 +33,13 @@ from twisted.internet.error import ConnectionLost, ConnectionRefusedError
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.cluster.controller_channel import Address, check_answer
 from twisted_broker.cluster.denials import Denials
 from twisted_broker.cluster.metadata_check import EMPTY_LOG, LogEnd
 from twisted_broker.cluster.metadata_copy import MetadataCopy
 from twisted_broker.cluster.metadata_loader import MetadataLoader, MetadataRegression
 from twisted_broker.cluster.snapshots import SnapshotId
-from twisted_broker.config import BrokerConfig
 from twisted_broker.image.metadata_image import EMPTY, MetadataDelta, MetadataImage, Removals
 from twisted_broker.interfaces import Runtime
 from twisted_broker.net.client import BrokerConnection

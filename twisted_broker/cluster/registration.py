@@ -22,10 +22,10 @@ from collections.abc import Mapping, Sequence
 
 from twisted.logger import Logger
 
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.cluster.controller_channel import ControllerChannel, check_answer
 from twisted_broker.cluster.denials import Denials
 from twisted_broker.cluster.observer import MetadataObserver
-from twisted_broker.config import BrokerConfig
 from twisted_broker.image.entries import Endpoint, FeatureRange
 from twisted_broker.interfaces import Runtime
 from twisted_broker.wire.errors import BrokerError, ErrorCode

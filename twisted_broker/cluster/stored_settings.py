@@ -12,11 +12,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from twisted_broker.config import BrokerConfig, ConfigError, own_or_broker_value
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.java_numbers import INT_MAX, INT_MIN, parse_whole, trimmed
 from twisted_broker.known_settings import client_metrics_settings, group_settings
 from twisted_broker.linear_pattern import LinearPattern
-from twisted_broker.settings import Setting
+from twisted_broker.log_config import own_or_broker_value
+from twisted_broker.settings import ConfigError, Setting
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 _MATCHED = frozenset(

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from typing import NamedTuple
 
-from twisted_broker.config import BrokerConfig
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.image.metadata_image import MetadataImage
 from twisted_broker.security.principal import Principal, parse_principal
 from twisted_broker.security.sasl.scram import ScramMechanism, TokenLogin

@@ -26,10 +26,11 @@ from twisted_broker.cluster.placement import (
 )
 from twisted_broker.cluster.reassignment import replication_factor
 from twisted_broker.cluster.records import DIRECTORIES_LEVEL
-from twisted_broker.config import ConfigError, check_topic_overrides
 from twisted_broker.image.entries import MIGRATING, RECOVERED, PartitionRegistration, TopicImage
 from twisted_broker.image.metadata_image import TOPIC_RESOURCE
 from twisted_broker.interfaces import IRandom
+from twisted_broker.log_config import check_topic_overrides
+from twisted_broker.settings import ConfigError
 from twisted_broker.topic_names import METADATA_TOPIC, collision_key, name_problem
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import metadata_records as records

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from twisted_broker.config import BrokerConfig
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.coordinator.consumer.decision import ConsumerGroupSettings
 from twisted_broker.coordinator.rebalance import MOST_MEMBERS
 from twisted_broker.java_numbers import INT_MAX, parse_whole, trimmed

@@ -27,7 +27,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from twisted_broker.config import BrokerConfig
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.coordinator.consumer.decision import ConsumerGroupSettings
 from twisted_broker.coordinator.consumer_group_config import (
     ConsumerGroupConfig,

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from twisted.internet.defer import Deferred, succeed
 from twisted.python.failure import Failure
 
-from twisted_broker.config import BrokerConfig
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.coordinator.coordinator_context import (
     AppendUndecided,
 )

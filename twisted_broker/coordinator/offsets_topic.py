@@ -27,7 +27,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from twisted_broker.config import BrokerConfig
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.coordinator.group_records import partition_for
 from twisted_broker.interfaces import IClock
 from twisted_broker.topic_names import OFFSETS_TOPIC

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from twisted.logger import Logger
 
-from twisted_broker.config import BrokerConfig
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.interfaces import Runtime
 from twisted_broker.log.log_directory import LogDirectory
 from twisted_broker.periodic import PeriodicTask

@@ -24,9 +24,9 @@ import posixpath
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import IFileSystem, TopicPartition
 from twisted_broker.log.checkpoints import read_whole
+from twisted_broker.log_config import LogConfig
 from twisted_broker.settings import LONG_MAX
 
 if TYPE_CHECKING:

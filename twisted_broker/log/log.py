@@ -42,7 +42,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import Buffer, IDiskWorker, IRandom, TopicPartition
 from twisted_broker.log import retention
 from twisted_broker.log.append_info import (
@@ -89,6 +88,7 @@ from twisted_broker.log.validation import (
 from twisted_broker.log.verification import NOT_REQUIRED, Guard
 from twisted_broker.log.watermarks import Watermarks
 from twisted_broker.log.write_ahead import LONG_BYTES, WriteAhead
+from twisted_broker.log_config import LogConfig
 from twisted_broker.settings import LONG_MAX
 from twisted_broker.wire.batch_fields import (
     BASE_OFFSET,

@@ -31,7 +31,6 @@ from collections.abc import Callable, Iterable
 from errno import EACCES, EINVAL, ENOENT, EPERM, EROFS
 from functools import partial
 
-from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import IDiskWorker, IFileSystem, IRandom, TopicPartition
 from twisted_broker.log import checkpoints
 from twisted_broker.log.errors import CheckpointError
@@ -45,6 +44,7 @@ from twisted_broker.log.meta_properties import (
 )
 from twisted_broker.log.recovery import load_log, new_log
 from twisted_broker.log.segment import OpenFiles
+from twisted_broker.log_config import LogConfig
 from twisted_broker.topic_names import METADATA_TOPIC
 from twisted_broker.wire.primitives import new_uuid
 

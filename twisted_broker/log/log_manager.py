@@ -40,7 +40,7 @@ from typing import Protocol
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
-from twisted_broker.config import BrokerConfig, LogConfig, topic_config
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.event_lines import EventLines
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.log.clean_stop import CleanStop
@@ -65,6 +65,7 @@ from twisted_broker.log.log_directory import (
 from twisted_broker.log.log_moves import LogMoves
 from twisted_broker.log.log_upkeep import LogUpkeep
 from twisted_broker.log.meta_properties import read_meta_properties
+from twisted_broker.log_config import LogConfig, topic_config
 from twisted_broker.periodic import PeriodicTasks
 from twisted_broker.settings import INT_MAX
 from twisted_broker.turns import Turns

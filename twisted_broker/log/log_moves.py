@@ -28,7 +28,6 @@ import posixpath
 from collections.abc import Callable
 from typing import Protocol
 
-from twisted_broker.config import LogConfig
 from twisted_broker.event_lines import EventLines
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.log.cleaner.log_cleaner import LogCleaner
@@ -43,6 +42,7 @@ from twisted_broker.log.future_logs import (
 from twisted_broker.log.log import Log
 from twisted_broker.log.log_directories import LogDirectories
 from twisted_broker.log.log_directory import DELETE_SUFFIX, STRAY_SUFFIX, LogDirectory
+from twisted_broker.log_config import LogConfig
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 _AGAIN_SECONDS = 1.0

@@ -28,7 +28,6 @@ from __future__ import annotations
 import posixpath
 from typing import NamedTuple
 
-from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import IFileSystem, IRandom, TopicPartition
 from twisted_broker.log import checkpoints
 from twisted_broker.log.batch_scan import valid_batches
@@ -37,6 +36,7 @@ from twisted_broker.log.errors import CheckpointError
 from twisted_broker.log.gaps import Gap, end_of, find_empty_tail
 from twisted_broker.log.log import Log
 from twisted_broker.log.segment import LOG, LogSegment, OpenFiles
+from twisted_broker.log_config import LogConfig
 from twisted_broker.wire.batch_fields import BASE_OFFSET, MAGIC_FIELD, PARTITION_LEADER_EPOCH
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import MAGIC, NO_LEADER_EPOCH, CorruptRecordError

@@ -20,11 +20,11 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
-from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import IRandom
 from twisted_broker.log.crash_cleanup import base_offset_of
 from twisted_broker.log.offset_metadata import LogOffsetMetadata
 from twisted_broker.log.segment import LOG, LogSegment, OpenFiles
+from twisted_broker.log_config import LogConfig
 
 _INT_MAX = 2**31 - 1
 RemoveLater = Callable[[list[str], Callable[[], float]], None]

@@ -26,9 +26,9 @@ from __future__ import annotations
 
 from crc32c import crc32c
 
-from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import Buffer
 from twisted_broker.log.append_info import AppendOrigin, RecordError
+from twisted_broker.log_config import LogConfig
 from twisted_broker.settings import LONG_MAX
 from twisted_broker.wire.corrupt_record import OutputLimitError
 from twisted_broker.wire.errors import BrokerError, ErrorCode

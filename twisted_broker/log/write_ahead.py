@@ -19,11 +19,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import Buffer
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.segment import LogSegment
 from twisted_broker.log.validation import prepare
+from twisted_broker.log_config import LogConfig
 from twisted_broker.wire.batch_header import LENGTH_AT
 from twisted_broker.wire.errors import BrokerError
 from twisted_broker.wire.records import LOG_OVERHEAD

@@ -20,7 +20,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectError, ConnectionClosed
 from twisted.python.failure import Failure
 
-from twisted_broker.config import ListenerConfig
+from twisted_broker.broker_config import ListenerConfig
 from twisted_broker.interfaces import IFileSystem, INetwork, Runtime
 from twisted_broker.net.connector import PLAIN, Connector, PeerRefused, PlainConnector
 from twisted_broker.net.frames import NotKafka

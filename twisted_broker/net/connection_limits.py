@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any
 from twisted.internet.protocol import Factory, Protocol
 from twisted.logger import Logger
 
-from twisted_broker.config import BrokerConfig, ConfigError
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.config_validation import connections_by_address
 from twisted_broker.event_lines import EventLines
 from twisted_broker.interfaces import IDelayedCall, Runtime
@@ -45,7 +45,7 @@ from twisted_broker.net.connection import Dispatch, KafkaConnection
 from twisted_broker.net.request_bytes import RequestBytes
 from twisted_broker.security.quota.connection_rates import ConnectionRates
 from twisted_broker.security.security_protocol import SecurityProtocol
-from twisted_broker.settings import INT_MAX
+from twisted_broker.settings import INT_MAX, ConfigError
 from twisted_broker.stall_tolerance import SILENCE_STALL_SECONDS
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import Protocol as Protocol_
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectError
 
-from twisted_broker.config import ListenerConfig
+from twisted_broker.broker_config import ListenerConfig
 from twisted_broker.interfaces import INetwork
 from twisted_broker.security.security_protocol import SecurityProtocol
 

@@ -27,13 +27,8 @@ from twisted.internet.defer import CancelledError, Deferred, ensureDeferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from twisted_broker.config import (
-    LISTENER_PREFIX,
-    OPEN_LISTENER_SETTINGS,
-    BrokerConfig,
-    LiveConfig,
-    override_row,
-)
+from twisted_broker.broker_config import BrokerConfig, LiveConfig
+from twisted_broker.config import LISTENER_PREFIX, OPEN_LISTENER_SETTINGS, override_row
 from twisted_broker.interfaces import IFileSystem
 from twisted_broker.known_settings import ZOOKEEPER_CONNECT
 from twisted_broker.net.listener_security import ListenerSecurity, check_tls

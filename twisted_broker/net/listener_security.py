@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred, DeferredList
 
-from twisted_broker.config import BrokerConfig, ListenerConfig, LiveConfig
+from twisted_broker.broker_config import BrokerConfig, ListenerConfig, LiveConfig
 from twisted_broker.interfaces import IFileSystem, Runtime
 from twisted_broker.net.connector import PLAIN, Connector, PlainConnector
 from twisted_broker.net.listeners import ListenerPlan

@@ -33,13 +33,8 @@ from twisted.internet.defer import Deferred, DeferredList, maybeDeferred
 from twisted.internet.error import CannotListenError
 from twisted.internet.protocol import Factory
 
-from twisted_broker.config import (
-    BROKER_SETTINGS,
-    LISTENER_PREFIX,
-    BrokerConfig,
-    is_secret,
-    override_row,
-)
+from twisted_broker.broker_config import BrokerConfig
+from twisted_broker.config import BROKER_SETTINGS, LISTENER_PREFIX, is_secret, override_row
 from twisted_broker.interfaces import Runtime
 from twisted_broker.known_settings import ZOOKEEPER_CONNECT
 from twisted_broker.known_settings import broker_settings as known_broker_settings

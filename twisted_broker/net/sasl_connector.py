@@ -24,7 +24,7 @@ from twisted.internet.protocol import ClientFactory, Protocol, connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from twisted_broker.config import ListenerConfig
+from twisted_broker.broker_config import ListenerConfig
 from twisted_broker.event_lines import EventLines
 from twisted_broker.interfaces import IClock, IDelayedCall, INetwork
 from twisted_broker.net.connector import Connector, PeerRefused

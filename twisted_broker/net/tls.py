@@ -24,7 +24,7 @@ from twisted.internet.protocol import ClientFactory, Factory
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from twisted_broker.config import ListenerConfig
+from twisted_broker.broker_config import ListenerConfig
 from twisted_broker.interfaces import IClock, INetwork
 from twisted_broker.net.connection import one_line
 from twisted_broker.net.connector import PeerRefused

@@ -28,7 +28,7 @@ from OpenSSL import SSL
 from OpenSSL.crypto import X509
 from twisted.logger import Logger
 
-from twisted_broker.config import BrokerConfig, ListenerConfig
+from twisted_broker.broker_config import BrokerConfig, ListenerConfig
 from twisted_broker.interfaces import IFileSystem
 from twisted_broker.net.connection import one_line
 from twisted_broker.security.cipher_suites import openssl_names

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from twisted.internet.defer import Deferred
 
-from twisted_broker.config import BrokerConfig
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.replication.partition.isr_state import IsrAnswer, IsrProposal
 from twisted_broker.replication.partition.partition import Partition

@@ -13,7 +13,7 @@ Not here: selectors of other names (no class is ever loaded), the reading itself
 
 from __future__ import annotations
 
-from twisted_broker.config import BrokerConfig
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.replication.live_brokers import LiveBrokers
 from twisted_broker.replication.partition.fetch_data import (
     FetchPartitionRequest,

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from twisted_broker.config import BrokerConfig
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.event_lines import EventLines
 from twisted_broker.interfaces import Buffer, Runtime, TopicPartition
 from twisted_broker.log.append_info import AppendOrigin, EndMarker

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING
 
 from twisted.logger import Logger
 
-from twisted_broker.config import LogConfig, obeyed_topic_settings, topic_config
 from twisted_broker.event_lines import some
 from twisted_broker.image.entries import PartitionRegistration, is_reserved_directory
 from twisted_broker.image.metadata_image import (
@@ -40,6 +39,7 @@ from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.checkpoints import read_partition_metadata
 from twisted_broker.log.errors import CheckpointError, LogDirFailure, OutOfDescriptors
 from twisted_broker.log.gaps import resolve_gap
+from twisted_broker.log_config import LogConfig, obeyed_topic_settings, topic_config
 from twisted_broker.replication import directory_moves
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.replication.partition.partition_history import older_metadata

@@ -17,7 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 
-from twisted_broker.config import BROKER_SETTINGS, ListenerConfig, setting_row
+from twisted_broker.broker_config import ListenerConfig
+from twisted_broker.config import BROKER_SETTINGS, setting_row
 from twisted_broker.known_settings import broker_settings as known_broker_settings
 from twisted_broker.security.sasl import jaas, oauth_client, plain
 from twisted_broker.security.sasl.errors import SaslFailure

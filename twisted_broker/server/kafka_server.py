@@ -25,8 +25,8 @@ from twisted.internet.error import CannotListenError
 from twisted_broker.api.context import BrokerParts
 from twisted_broker.api.dispatch import BoundRoute, Dispatcher
 from twisted_broker.api.routes import load_steps, served
+from twisted_broker.broker_config import BrokerConfig, LiveConfig
 from twisted_broker.cluster.metadata_check import MetadataDamage
-from twisted_broker.config import BrokerConfig, LiveConfig
 from twisted_broker.config_validation import super_users
 from twisted_broker.interfaces import Health, Runtime
 from twisted_broker.known_settings import ZOOKEEPER_CONNECT

@@ -23,8 +23,8 @@ from twisted_broker.image.metadata_image import MetadataDelta, MetadataImage
 from twisted_broker.turns import SECONDS_PER_TURN, Turns
 
 if TYPE_CHECKING:
+    from twisted_broker.broker_config import LiveConfig
     from twisted_broker.cluster.directory_assignments import DirectoryAssignments
-    from twisted_broker.config import LiveConfig
     from twisted_broker.image.metadata_delta import Removals
     from twisted_broker.interfaces import IClock, IDelayedCall
     from twisted_broker.replication.replica_manager import ReplicaManager

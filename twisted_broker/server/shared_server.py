@@ -20,8 +20,8 @@ from collections.abc import Awaitable, Callable
 from twisted.logger import Logger
 
 from twisted_broker.api.audit import audit_lines
+from twisted_broker.broker_config import LiveConfig
 from twisted_broker.cluster.metadata_check import Applied, holds_records, read_applied
-from twisted_broker.config import LiveConfig
 from twisted_broker.interfaces import Runtime
 from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.log.log_directory import LOCK, LogDirMismatch

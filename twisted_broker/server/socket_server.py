@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from twisted_broker.api.context import BrokerParts
 from twisted_broker.api.dispatch import BoundRoute, Dispatcher
-from twisted_broker.config import BrokerConfig
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.image.entries import Endpoint
 from twisted_broker.net.connection_limits import ConnectionCounts, ConnectionFactory
 from twisted_broker.net.dynamic_listener_config import DynamicListenerConfig

@@ -22,9 +22,9 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from twisted_broker.api.routes import Route, served_with_zookeeper
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.cluster.alter_partition_manager import AlterPartitionManager
 from twisted_broker.cluster.controller_channel import ControllerChannel
-from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.server.membership import Links
 from twisted_broker.settings import ConfigError

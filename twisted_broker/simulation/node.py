@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.python.failure import Failure
 
-from twisted_broker.config import BrokerConfig
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.interfaces import Runtime
 from twisted_broker.server.kafka_server import STARTING_ERRORS, KafkaServer
 from twisted_broker.simulation.clock import NodeClock

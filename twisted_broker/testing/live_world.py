@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from typing import Any, Protocol
 
-from twisted_broker.config import BrokerConfig
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.interfaces import Runtime
 from twisted_broker.reactor_watch import ReactorWatch
 from twisted_broker.tap import MonotonicClock, file_limit, production_runtime

@@ -34,7 +34,7 @@ from twisted.python.failure import Failure
 
 from twisted_broker.api.context import ListenerName
 from twisted_broker.api.dispatch import Dispatcher
-from twisted_broker.config import BrokerConfig
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.interfaces import Runtime
 from twisted_broker.local_cluster import LocalCluster
 from twisted_broker.net.listeners import parse_endpoints

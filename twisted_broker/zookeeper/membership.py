@@ -26,9 +26,9 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.cluster.broker_lifecycle_manager import BrokerState
 from twisted_broker.cluster.controller_channel import ControllerChannel, check_answer
-from twisted_broker.config import BrokerConfig
 from twisted_broker.image.entries import Endpoint
 from twisted_broker.interfaces import Runtime
 from twisted_broker.settings import ConfigError

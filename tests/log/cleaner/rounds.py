@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from tests.log.batches import NOW_MS, config, open_log
-from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import IFileSystem
 from twisted_broker.log.cleaner.cleaning import CleaningPlan, CleaningResult, clean
 from twisted_broker.log.cleaner.selection import log_to_clean, plan_for
 from twisted_broker.log.log import Log
 from twisted_broker.log.memory import MemoryFileSystem
 from twisted_broker.log.verification import NOT_REQUIRED
+from twisted_broker.log_config import LogConfig
 from twisted_broker.wire.records import BatchBuilder
 from twisted_broker.wire.schema import run_whole
 

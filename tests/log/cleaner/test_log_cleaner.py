@@ -14,7 +14,7 @@ from tests.log.batches import NOW_MS, TOPIC_ID, batch, config, marker
 from tests.log.cleaner.rounds import COMPACT, append, batch_of
 from tests.log.manual_worker import ManualWorker
 from tests.log.test_log_manager import A, B, World
-from twisted_broker.config import LiveConfig
+from twisted_broker.broker_config import LiveConfig
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.log import checkpoints
 from twisted_broker.log.append_info import AppendOrigin

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from twisted_broker.config import BrokerConfig
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.coordinator.coordinator_context import IOffsetsStore
 from twisted_broker.interfaces import IClock
 from twisted_broker.turns import Turns

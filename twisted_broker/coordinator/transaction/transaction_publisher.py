@@ -19,8 +19,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.cluster.features import transaction_version
-from twisted_broker.config import BrokerConfig
 from twisted_broker.coordinator.offsets_store import ReplicaOffsetsStore
 from twisted_broker.coordinator.offsets_topic import CoordinatorTopic, CreateTopics
 from twisted_broker.coordinator.transaction.transaction_context import (

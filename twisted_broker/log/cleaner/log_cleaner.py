@@ -37,7 +37,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from twisted_broker.config import BrokerConfig, LogConfig
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.event_lines import EventLines
 from twisted_broker.interfaces import (
     ICleanerWorker,
@@ -63,6 +63,7 @@ from twisted_broker.log.log import Log
 from twisted_broker.log.log_directories import LogDirectories
 from twisted_broker.log.log_directory import LogDirectory
 from twisted_broker.log.segment import CLEANED
+from twisted_broker.log_config import LogConfig
 from twisted_broker.settings import INT_MAX, Value
 from twisted_broker.turns import Turns
 from twisted_broker.wire.errors import BrokerError

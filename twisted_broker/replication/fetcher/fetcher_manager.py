@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from twisted.logger import Logger
 
-from twisted_broker.config import BrokerConfig
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.collaborators import IReplicas
 from twisted_broker.replication.fetcher.fetcher import Fetcher

@@ -35,7 +35,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import Buffer, TopicPartition
 from twisted_broker.log.append_info import AppendOrigin, EndMarker, LogAppendInfo
 from twisted_broker.log.errors import UnexpectedAppendOffset
@@ -43,6 +42,7 @@ from twisted_broker.log.future_logs import future_config
 from twisted_broker.log.mirrored_batches import first_offset_of, not_mirrored
 from twisted_broker.log.offset_metadata import LogOffsetMetadata
 from twisted_broker.log.verification import Guard
+from twisted_broker.log_config import LogConfig
 from twisted_broker.replication.partition.events import (
     BecameFollower,
     Event,

@@ -8,7 +8,7 @@ Owns `ServerSettings`, and our own credentials for other nodes.
 2. No line shows a password, and neither does `repr`.
 
 Source: Kafka's `SaslConfigs`, `BrokerSecurityConfigs`, `JaasContext`. Not here: the listener's own
-values before the broker's (`config.py`), keys of OAUTHBEARER (`net/jwks.py`).
+values before the broker's (`broker_config.py`), keys of OAUTHBEARER (`net/jwks.py`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from twisted_broker.config import LISTENER_PREFIX, ListenerConfig
+from twisted_broker.broker_config import ListenerConfig
+from twisted_broker.config import LISTENER_PREFIX
 from twisted_broker.security.sasl import jaas, plain
 from twisted_broker.security.sasl.access_token import OAuthLogin
 from twisted_broker.security.sasl.client import ClientMechanism

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from twisted_broker.config import SAMPLE_VALUES, BrokerConfig
+from twisted_broker.broker_config import BrokerConfig
+from twisted_broker.config import SAMPLE_VALUES
 from twisted_broker.interfaces import Runtime
 from twisted_broker.server.kafka_server import KafkaServer
 from twisted_broker.server.zookeeper_membership import ZooKeeperMembership

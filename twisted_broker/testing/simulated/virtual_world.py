@@ -19,7 +19,7 @@ from typing import Any
 
 from twisted.internet.task import deferLater
 
-from twisted_broker.config import BrokerConfig
+from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.interfaces import Runtime
 from twisted_broker.log.filesystem import OsFileSystem
 from twisted_broker.simulation.clock import START_WALL_MS, NodeClock, SimCall, SimClock

@@ -150,7 +150,8 @@ def test_a_storm_is_a_few_lines_and_their_sum() -> None:
     assert machine.watch.slow_turns == slow
     assert len(machine.lines) == LINES_A_MINUTE + 2
     assert machine.lines[LINES_A_MINUTE] == (
-        "the reactor was busy for more than 50 ms in 25 more turns of that minute, at most 60 ms"
+        "in the minute since, the reactor was busy for more than 50 ms another 25 times, for at "
+        "most 60 ms"
     )
 
 
@@ -163,7 +164,8 @@ def test_the_end_of_a_storm_is_said_without_another_slow_turn() -> None:
             machine.poll()
             machine.piece("y", 0.04)
     assert machine.lines[LINES_A_MINUTE:] == [
-        "the reactor was busy for more than 50 ms in 5 more turns of that minute, at most 60 ms"
+        "in the minute since, the reactor was busy for more than 50 ms another 5 times, for at "
+        "most 60 ms"
     ]
 
 

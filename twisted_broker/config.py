@@ -6,8 +6,9 @@ AlterConfigs and the documentation are derived from them.
 1. A setting is one row; nobody else knows its default or range.
 2. A topic's value comes from the topic, else from the broker's setting of the same meaning (changed
    while running before the file's), else from the row.
-3. What Kafka knows and we cannot honour safely (`REFUSED`) stops the start, and so does a wrong
-   value of what has no meaning here (`known_settings.py`), which is otherwise named once.
+3. A setting of Kafka's that we cannot honour safely (`REFUSED`) stops the start. One that has no
+   meaning here (`known_settings.py`) is named in the log once; a wrong value of it stops the start,
+   too.
 
 Source: Kafka 4.3.1's `AbstractKafkaConfig` and `LogConfig` for names, types, defaults and ranges;
 sample server.properties for `SAMPLE_VALUES`. Rows are added when the code that obeys them is.

@@ -32,8 +32,8 @@ _GROWTH = 2
 
 
 def spare_start() -> None:
-    """From now on what the start makes is hardly looked at: a start that waits for long, for its
-    controller say, still collects its garbage.
+    """Collects rarely while the broker starts. A start that lasts, because it waits for its
+    controller, still frees its garbage.
     """
     _survivors.freezes = True
     gc.freeze()

@@ -200,8 +200,8 @@ class ReactorWatch(Marks):
 
     def _say_rest(self) -> None:
         _logger.warn(
-            "the reactor was busy for more than {slow} ms in {count} more turns of that minute, at "
-            "most {longest} ms",
+            "in the minute since, the reactor was busy for more than {slow} ms another {count} "
+            "times, for at most {longest} ms",
             slow=round(self.slow * 1000),
             count=self._unsaid,
             longest=round(self._unsaid_longest * 1000),

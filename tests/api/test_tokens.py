@@ -59,7 +59,9 @@ class House(MemoryBroker):
         def login(nonce: str) -> Any:
             if hmac is None:
                 return PlainClient(user, f"{user}-secret")
-            return ScramClient(SHA_256, user, b64encode(hmac).decode(), nonce, by_token=True)
+            return ScramClient(
+                SHA_256, user, b64encode(hmac).decode(), nonce, token_authenticated=True
+            )
 
         inner = PlainConnector(config=BrokerConfig(SETTINGS).listener_config("CLIENTS"))
         connector = SaslConnector(inner, login, self.clock, "me")
@@ -124,7 +126,7 @@ def test_a_token_is_a_login_that_is_handed_on(house: House, lines: list[str]) ->
     assert answer.brokers
     (listener,) = [each for each in house.broker.sockets.factories if each.name == "CLIENTS"]
     near: Any = list(listener.connections)[-1]
-    assert str(near.principal) == "User:alice" and near.principal.by_token
+    assert str(near.principal) == "User:alice" and near.principal.token_authenticated
     ends = near.sasl.authenticator._expires_ms - house.runtime.now_ms()
     assert 590_000 < ends <= 600_000  # the session ends with the token
     line_by_token.close()
@@ -139,11 +141,11 @@ def test_a_token_is_a_login_that_is_handed_on(house: House, lines: list[str]) ->
 def test_who_came_by_a_token_gets_no_further(house: House) -> None:
     """By any of the four: a token would be renewed for ever, or make others."""
     token = house.token()
-    by_token = {"user": token.token_id, "hmac": token.hmac}
+    token_authenticated = {"user": token.token_id, "hmac": token.hmac}
     refused = CODES.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
-    answer = house.asked("Create", **by_token, **wanted())
+    answer = house.asked("Create", **token_authenticated, **wanted())
     assert (answer.error_code, answer.issue_timestamp_ms, answer.hmac) == (refused, -1, b"")
-    assert house.asked("Describe", **by_token, owners=None).error_code == refused
+    assert house.asked("Describe", **token_authenticated, owners=None).error_code == refused
     connection = house.connect(token.token_id, token.hmac)
     for cls, name in (
         (tokens.RenewDelegationTokenRequest, "renew_period_ms"),

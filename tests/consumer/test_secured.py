@@ -291,13 +291,13 @@ def test_what_cannot_work_is_refused_before_anything_is_sent(
     assert words in line and "\n" not in line and not any(each in line for each in NEVER)
 
 
-@pytest.mark.parametrize("by_token", [False, True])
-def test_a_delegation_token_says_that_it_is_one(by_token: bool) -> None:
+@pytest.mark.parametrize("token_authenticated", [False, True])
+def test_a_delegation_token_says_that_it_is_one(token_authenticated: bool) -> None:
     """As in a Java client's JAAS line: without the extension a broker looks for a user."""
-    line = SCRAM.replace(";", ' tokenauth="true";') if by_token else SCRAM
+    line = SCRAM.replace(";", ' tokenauth="true";') if token_authenticated else SCRAM
     made = ClientSecurity(of("SASL_PLAINTEXT", "SCRAM-SHA-256") | {"sasl.jaas.config": line})
     first = made.login(lambda path: b"")("nonce").first()
-    assert first.endswith(b",tokenauth=true" if by_token else b",r=nonce")
+    assert first.endswith(b",tokenauth=true" if token_authenticated else b",r=nonce")
 
 
 def test_no_repr_shows_a_secret() -> None:

@@ -51,9 +51,11 @@ def test_who_knows_the_hmac_is_the_owner(mechanism: ScramMechanism) -> None:
             return None
         return TokenLogin(secret.credential(mechanism, token_id), "alice", EXPIRES)
 
-    def server(password: bytes, token_id: str = TOKEN, by_token: bool = True) -> ScramServer:
+    def server(
+        password: bytes, token_id: str = TOKEN, token_authenticated: bool = True
+    ) -> ScramServer:
         text = b64encode(password).decode()
-        client = ScramClient(mechanism, token_id, text, nonce, by_token)
+        client = ScramClient(mechanism, token_id, text, nonce, token_authenticated)
         made = ScramServer(mechanism, lambda name: None, "s" * 20, login)
         message: bytes | None = client.first()
         while message is not None:
@@ -61,16 +63,16 @@ def test_who_knows_the_hmac_is_the_owner(mechanism: ScramMechanism) -> None:
         return made
 
     good = server(HMAC)
-    assert good.complete and good.by_token
+    assert good.complete and good.token_authenticated
     assert (good.authorization_id, good.expires_wall_ms) == ("alice", EXPIRES)
     with pytest.raises(SaslFailure, match="the HMAC is wrong"):
         server(b"x" * 64)
     with pytest.raises(SaslFailure, match="none that holds"):
         server(HMAC, "another")
     with pytest.raises(SaslFailure, match=r"there is no .* must set tokenauth=true"):
-        server(HMAC, by_token=False)  # a token is no user
+        server(HMAC, token_authenticated=False)  # a token is no user
     with pytest.raises(SaslFailure, match=r"there is no SCRAM-SHA-... credential$"):
-        server(HMAC, "another", by_token=False)
+        server(HMAC, "another", token_authenticated=False)
 
 
 def test_the_name_of_a_token_lets_nobody_act_for_its_owner() -> None:
@@ -87,7 +89,7 @@ def test_a_user_does_not_become_a_token_by_another_extension() -> None:
     made = ScramServer(SHA_256, lambda name: None, "s", lambda token_id: found)
     with pytest.raises(SaslFailure, match="there is no"):
         made.respond(b"n,,n=alice,r=abc,tokenauth=false,x=tokenauth")
-    assert not made.by_token
+    assert not made.token_authenticated
 
 
 def test_a_token_is_found_by_its_hmac_only_while_it_is_there() -> None:
@@ -139,8 +141,8 @@ def test_a_principal_that_came_by_a_token_is_the_same_and_says_so() -> None:
     assert alice == token and hash(alice) == hash(token) and str(token) == "User:alice"
     for each in (alice, token):
         data = encode_principal(each)
-        assert decode_principal(data).by_token is each.by_token
+        assert decode_principal(data).token_authenticated is each.token_authenticated
         with pytest.raises(WireError):
             decode_principal(data[:-2])
-    assert token.by_token and not alice.by_token
+    assert token.token_authenticated and not alice.token_authenticated
     assert parse_principal("User:a:b") == ("User", "a:b")

@@ -32,7 +32,7 @@ NOT_ALLOWED = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
 
 def may_request(context: RequestContext) -> bool:
     """Whether this connection may request anything about tokens."""
-    if context.principal.by_token:
+    if context.principal.token_authenticated:
         return False
     if context.is_forwarded:
         return True

@@ -163,7 +163,7 @@ def check_number(tokens: Mapping[str, DelegationTokenRecord], requester: Princip
         return
     raise BrokerError(
         ErrorCode.POLICY_VIOLATION,
-        f"{name} requested {MOST_OF_ONE} delegation tokens that are there: expire some of them",
+        f"{name} has {MOST_OF_ONE} delegation tokens, the most of one user: expire some of them",
     )
 
 

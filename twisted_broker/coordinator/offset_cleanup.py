@@ -158,7 +158,9 @@ class Pace:
 
 
 def _entries(shard: CoordinatorShard) -> Iterator[GroupEntry]:
-    """Those that are there when their turn comes, while the shard is served."""
+    """The groups of the shard; ends when the shard is no longer active. A group that is deleted
+    before it is reached is left out.
+    """
     for part in shard.groups.parts():
         for group_id in part:
             entry = shard.groups.get(group_id)

@@ -16,10 +16,11 @@ leader-epoch checkpoint file.
 4. The recovery point that is checkpointed is limited three times.
    It is not above the larger of the high watermark and the point that the start found. Few
    truncations go below that (after an unclean election, of a mirror, of a follower that missed a
-   marker): so what grows past an old recovery point is not taken for synced. After one below what
-   the checkpoint may say, a follower appends no more until the checkpoint is written again
-   (`when_synced`); a leader refuses appends until then. After one below the log start both wait for
-   the checkpoint of log starts, by which the next start would drop what came since.
+   marker): so what grows past an old recovery point is not taken for synced. When a truncation does
+   go below the offset that the checkpoint may hold, a follower appends nothing until the checkpoint
+   is written again (`when_synced`), and a leader refuses appends until then. When it goes below the
+   log start, both wait for the checkpoint of log starts: the next start would drop, by the old
+   one, what was appended since.
    It is not above the base offset of the active segment. That one's end may change when it rolls (a
    preallocated tail goes, or a truncation came before), and would be trusted before it is synced.
    While producers are rebuilt, it is not above where the transaction indexes are complete: the next
@@ -117,7 +118,8 @@ class Durability:
         # has begun since (on the disk worker).
         self._written_point = self._being_written = 0
         self._truncations = 0  # counts truncations
-        # Of truncations that no sync covers: the lowest high watermark, and where the last one was.
+        # The lowest high watermark at a truncation that no sync covers yet, and the end of the log
+        # after the last of them.
         self._cut, self._last_cut = NOWHERE, 0
         self._is_point_above = self._is_start_above = False
         self.is_checkpoint_above = False
@@ -143,11 +145,13 @@ class Durability:
         self._epochs_writing = self._epochs_dirty = False
         self._epochs_version = self._epochs_synced = 0  # a version counts changes
 
-    def attach(self, disk: IDiskWorker, on_short: Callable[[OSError], None] | None = None) -> None:
-        """Syncs run on `disk` from now on. `on_short(error)` is called where a sync, or a read of
-        the rebuild, found no descriptor: the log's owner tries both again a little later.
+    def attach(
+        self, disk: IDiskWorker, on_out_of_descriptors: Callable[[OSError], None] | None = None
+    ) -> None:
+        """Syncs run on `disk` from now on. `on_out_of_descriptors(error)` is called where a sync,
+        or a read of the rebuild, found no descriptor: the log's owner tries both again a little later.
         """
-        self.disk, self._on_short = disk, on_short
+        self.disk, self._on_short = disk, on_out_of_descriptors
 
     def detach(self, refusal: BrokerError) -> None:
         """The log is gone: nobody hears of a sync or a failure any more."""

@@ -208,18 +208,20 @@ class Log:
         on_truncated: Callable[[Log], None] | None = None,
         on_fatal: Callable[[Log], None] | None = None,
         on_synced: Callable[[Log], None] | None = None,
-        on_short: Callable[[Log, OSError], None] | None = None,
+        on_out_of_descriptors: Callable[[Log, OSError], None] | None = None,
         on_producers_found: Callable[[Log], None] | None = None,
     ) -> None:
         """Puts the log online: syncs run on `disk` from now on, `remove_later` takes the files of
         removed segments, as of `Segments.attach`.
 
         `on_truncated(log)` is called after every truncation, `on_fatal(log)` at the first disk
-        error, `on_synced(log)` when a sync that was due is done, `on_short(log, error)` when a sync
-        or a rebuild found no descriptor (call `descriptors_may_be_free` a little later), and
-        `on_producers_found(log)` when the producers are rebuilt after a truncation.
+        error, `on_synced(log)` when a sync that was due is done, `on_out_of_descriptors(log,
+        error)` when a sync or a rebuild found no descriptor (call `descriptors_may_be_free` a
+        little later), and `on_producers_found(log)` when the producers are rebuilt after a truncation.
         """
-        self.durability.attach(disk, None if on_short is None else partial(on_short, self))
+        self.durability.attach(
+            disk, None if on_out_of_descriptors is None else partial(on_out_of_descriptors, self)
+        )
         self.segments.attach(remove_later)
         self.on_truncated, self.on_fatal, self.on_synced = on_truncated, on_fatal, on_synced
         self.on_producers_found = on_producers_found

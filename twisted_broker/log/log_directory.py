@@ -252,7 +252,7 @@ class LogDirectory:
                 self._open_future(path, partition_of(renamed[1]), config, wall_ms)
             partition = partition_of(name) if renamed is None else None
             if partition is not None and partition.topic != METADATA_TOPIC:
-                if not self.was_clean and not self._has_id(path):
+                if not self.was_clean and not self._has_partition_metadata(path):
                     without_id.append(partition)
                     self.recovery_points.pop(partition, None)
                     self.log_starts.pop(partition, None)
@@ -281,7 +281,7 @@ class LogDirectory:
     ) -> None:
         if partition is None or partition.topic == METADATA_TOPIC:
             return
-        if not self._has_id(path):
+        if not self._has_partition_metadata(path):
             self._drop_future(path, partition, None)
             return
         log = self.open(partition, None, future_config(config), wall_ms, path=path)
@@ -304,7 +304,7 @@ class LogDirectory:
         if len(lines) > _MOST_LINES:
             self.warn(f"{self.path}: recovery dropped the ends of {len(lines)} logs")
 
-    def _has_id(self, path: str) -> bool:
+    def _has_partition_metadata(self, path: str) -> bool:
         return self.files.exists(posixpath.join(path, checkpoints.PARTITION_METADATA))
 
     def _offsets(self, name: str) -> dict[TopicPartition, int]:

@@ -18,11 +18,10 @@ has the stop of a directory.
 4. A periodic task that fails is logged and runs again at its next time.
 5. A stop happens once: after it no periodic task, round of the cleaner or removal begins.
 6. The copy of a log that moves is loaded, checkpointed, failed and stopped as logs are.
-7. A log is not served while the metadata place its replica in a directory that is offline. It may
-   be an older one: a copy took its place, or the replica left and came again, while its directory
-   was away. What happened then is written nowhere in it; nor whether it is the right one after
-   all, because a stop came between the controller's answer to a move and the swap. So the replica
-   is offline in both cases.
+7. A log is not served while the metadata says that its replica is in a directory that is offline.
+   It may be an old copy: the replica moved, or left and came again, while this directory was away.
+   Or it is the right one, and the broker stopped between the controller's answer to a move and the
+   swap. The log itself does not tell which, so the replica is offline in both cases.
 
 Ring 1. Source: Kafka's `LogManager`; RL 1.5, 1.12, 3.2, 3.5-3.8. Not here: the directories
 (`log_directories.py`), their names (`directory_names.py`), checkpoints (`log_checkpoints.py`), the
@@ -309,7 +308,7 @@ class LogManager:
             on_truncated=self._was_truncated,
             on_fatal=self._log_failed,
             on_synced=self._was_synced,
-            on_short=self._sync_again,
+            on_out_of_descriptors=self._sync_again,
             on_producers_found=self._producers_found,
         )
 
@@ -472,9 +471,9 @@ class LogManager:
         return log
 
     def _tell_apart(self, directory: LogDirectory, log: Log) -> None:
-        """For a kill, at once: where older logs of the name are out of reach this may not wait for
-        a stalled disk worker, as `write_topic_ids` does. With both back, nobody would know which
-        one counts. Raises OSError.
+        """Writes the topic id of a new log at once, not on the disk worker as `write_topic_ids`
+        does. An older log of that name may be in a directory that is offline: after a kill and a
+        start with both, only the id tells which one counts. Raises OSError.
         """
         try:
             directory.write_topic_id(log)

@@ -123,12 +123,13 @@ class ListenerContext(Protocol_):
 
 
 class KafkaConnection(Protocol):
-    """The protocol of an accepted connection. `active` is set by a whole request, and while an
-    answer is read, and cleared by the idle watch, which keeps `idle_rounds` and `seen_bytes`;
-    `has_requested`: whether a request ever came; `held_since`: when the request that is started
-    now came, in seconds of the clock, if it had to wait for those before it, else 0; `is_follower`
-    is set by a fetch of a follower; `throttled`: its client waits for its quota; `sasl` is there
-    on a listener with SASL; `is_stranger`: it has to authenticate there, and never did.
+    """The protocol of an accepted connection.
+
+    `active`: a whole request came, or an answer was read, since the idle watch last looked, which
+    keeps `idle_rounds` and `seen_bytes`; `has_requested`: a request ever came; `held_since`: the
+    second at which the request that is started now came, 0 if it did not wait for earlier ones;
+    `is_follower`: a follower fetched; `throttled`: its client waits for its quota; `sasl`: the gate
+    of a listener with SASL; `is_stranger`: it has not authenticated there yet.
     """
 
     is_follower = is_stranger = False

@@ -210,7 +210,7 @@ class SaslGate:
         self._stop_timer()
         self._listener.successes += 1
         gone = None if self.authenticator.session_ends else self._dispatch
-        principal = TokenPrincipal if self.authenticator.by_token else Principal
+        principal = TokenPrincipal if self.authenticator.token_authenticated else Principal
         self._connection.authenticated(principal("User", user), gone)
 
     async def failed(self, failure: SaslFailure) -> None:

@@ -113,10 +113,12 @@ class ClientSecurity(ListenerConfig):
             raise ConfigError(MECHANISM, mechanism, f"one of {', '.join(_SUPPORTED)}")
         if mechanism == oauth_client.MECHANISM:
             return self._with_token(read_file)
-        user, password, by_token = self._user(mechanism)
+        user, password, token_authenticated = self._user(mechanism)
         if mechanism == plain.MECHANISM:
             return lambda nonce: PlainClient(user, password)
-        return lambda nonce: ScramClient(MECHANISMS[mechanism], user, password, nonce, by_token)
+        return lambda nonce: ScramClient(
+            MECHANISMS[mechanism], user, password, nonce, token_authenticated
+        )
 
     def _user(self, mechanism: str) -> tuple[str, str, bool]:
         """Its name, its password, and whether these are a delegation token and its HMAC."""

@@ -2,7 +2,7 @@
 
 1. Its written form in an Envelope is Kafka's, version 0.
 2. Who came by a delegation token is equal to who came otherwise: the same permissions and quotas.
-   Only requests about tokens look at `by_token`.
+   Only requests about tokens look at `token_authenticated`.
 
 Source: Kafka's `KafkaPrincipal`; `DefaultPrincipalData` for the written form that brokers send to
 the controller. Not here: how a principal is proved (SASL, TLS).
@@ -26,7 +26,7 @@ class Principal(NamedTuple):
         return f"{self.kind}:{self.name}"
 
     @property
-    def by_token(self) -> bool:
+    def token_authenticated(self) -> bool:
         """Whether it authenticated itself by a delegation token."""
         return False
 
@@ -37,7 +37,7 @@ class TokenPrincipal(Principal):
     __slots__ = ()
 
     @property
-    def by_token(self) -> bool:
+    def token_authenticated(self) -> bool:
         return True
 
 
@@ -54,7 +54,7 @@ def encode_principal(principal: Principal) -> bytes:
     """For an Envelope: version 0 in two bytes, type, name, whether by a delegation token, no
     tags.
     """
-    end = b"\1\0" if principal.by_token else b"\0\0"
+    end = b"\1\0" if principal.token_authenticated else b"\0\0"
     return b"\0\0" + compact_string(principal.kind) + compact_string(principal.name) + end
 
 

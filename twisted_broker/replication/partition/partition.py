@@ -141,9 +141,9 @@ def _begin_inside_batch(log: Log, refusal: UnexpectedAppendOffset, wall_ms: int)
 
 class Partition:
     """See the module's card. `leader_log` is the log while this broker leads it, else None;
-    `times_deposed`: how often this broker ceased to lead it, or truncated the log that it leads
-    (`truncate_as_granted`). When the number has changed, others may have led, and records may have
-    been truncated.
+    `leadership_generation`: how often this broker ceased to lead it, or truncated the log that it
+    leads (`truncate_as_granted`). When the number has changed, others may have led, and records may
+    have been truncated.
     """
 
     __slots__ = (
@@ -159,6 +159,7 @@ class Partition:
         "leader_epoch_start_offset",
         "leader_id",
         "leader_log",
+        "leadership_generation",
         "listeners",
         "log",
         "max_lag_ms",
@@ -171,7 +172,6 @@ class Partition:
         "removing",
         "replicas",
         "stats",
-        "times_deposed",
         "topic_id",
         "topic_partition",
     )
@@ -194,7 +194,7 @@ class Partition:
         self.max_lag_ms = max_lag_ms
         self.log: Log | None = None
         self.leader_log: Log | None = None
-        self.times_deposed = 0
+        self.leadership_generation = 0
         self.future_log: Log | None = None
         self.offline = False
         self.offline_because = ""
@@ -316,7 +316,9 @@ class Partition:
         truncation = Truncation.of(log, pending.truncate_to, self.leader_epoch, wall_ms)
         if not log.truncate_to(pending.truncate_to, wall_ms):
             return None
-        self.times_deposed += 1  # what waits for dropped offsets is not answered by later records
+        self.leadership_generation += (
+            1  # what waits for dropped offsets is not answered by later records
+        )
         return self._truncated(log, truncation)
 
     def make_follower(self, state: PartitionRegistration, log: Log | None, now_ms: int = 0) -> bool:
@@ -332,7 +334,7 @@ class Partition:
         self.leader_epoch = max(self.leader_epoch, state.leader_epoch)
         if epoch_is_new and log is not None:
             log.copied = None  # the cleaner of another leader may have gone further
-        self.times_deposed += led
+        self.leadership_generation += led
         if led or epoch_is_new:
             self.history.became_follower(now_ms)
             self.emit(BecameFollower(self))

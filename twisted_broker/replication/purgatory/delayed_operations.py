@@ -5,8 +5,9 @@ outcomes they complete.
 
 1. A condition is tested any number of times. A partition of a produce or DeleteRecords that is
    satisfied is not tested again; a fetch tests all of its partitions each time.
-2. What happened to a partition between its part of a long request and the first test counts: an
-   outcome knows its `Partition`, and that of an append `times_deposed` as of the append.
+2. A long request appends to its partitions one after another. The test sees changes of a partition
+   that came before the request's end: each outcome holds its `Partition`, and that of an append
+   the `leadership_generation` at the append.
 3. Time-out is an answer too: what is not satisfied gets REQUEST_TIMED_OUT; a fetch is simply read
    again.
 
@@ -70,11 +71,11 @@ class AppendOutcome:
         "error",
         "error_message",
         "last_offset",
+        "leadership_generation",
         "log_append_time_ms",
         "log_start_offset",
         "partition",
         "record_errors",
-        "times_deposed",
         "topic_partition",
     )
 
@@ -99,7 +100,7 @@ class AppendOutcome:
         self.error_message = error_message
         self.record_errors = record_errors
         self.partition = partition
-        self.times_deposed = 0 if partition is None else partition.times_deposed
+        self.leadership_generation = 0 if partition is None else partition.leadership_generation
 
     def again(self) -> AppendOutcome:
         """To wait for the same records once more."""
@@ -110,7 +111,7 @@ class AppendOutcome:
             self.last_offset,
             partition=self.partition,
         )
-        made.times_deposed = self.times_deposed  # as of the append
+        made.leadership_generation = self.leadership_generation  # as of the append
         return made
 
     def __repr__(self) -> str:
@@ -180,7 +181,10 @@ class DelayedProduce(DelayedOutcomes[AppendOutcome]):
     def _satisfied(self, outcome: AppendOutcome) -> bool:
         try:
             partition, required = self._same(outcome), outcome.last_offset + 1
-            if outcome.partition is not None and partition.times_deposed != outcome.times_deposed:
+            if (
+                outcome.partition is not None
+                and partition.leadership_generation != outcome.leadership_generation
+            ):
                 # Others led meanwhile, or a mirror's source lost records: what was appended here
                 # may be truncated.
                 raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER)

@@ -68,14 +68,14 @@ class Timer:
 
 
 class _Slot(Timer):
-    """The fixed link of a circle; knows where its bit is."""
+    """The fixed link of a circle. `mask`: its bit among those of its level that are in use."""
 
-    __slots__ = ("bit", "level")
+    __slots__ = ("level", "mask")
 
     def __init__(self, level: int, index: int) -> None:
         super().__init__()
         self.level = level
-        self.bit = 1 << index
+        self.mask = 1 << index
         self._next = self._previous = self
 
 
@@ -131,7 +131,7 @@ class TimingWheel:
         following._previous = previous
         self.size -= 1
         if following is previous and isinstance(following, _Slot):
-            self._occupied[following.level] &= ~following.bit
+            self._occupied[following.level] &= ~following.mask
 
     def remaining_ms(self, timer: Timer) -> int:
         """Until its time comes; 0 when it is due."""
@@ -154,7 +154,7 @@ class TimingWheel:
         assert last is not None
         timer._previous, timer._next = last, slot
         last._next = slot._previous = timer
-        self._occupied[level] |= slot.bit
+        self._occupied[level] |= slot.mask
 
     def _earliest(self) -> tuple[int, _Slot] | None:
         """The start of the earliest slot in use, and the slot: lower levels always come before
@@ -210,7 +210,7 @@ class TimingWheel:
             timers.append(timer)
             timer = timer._next
         slot._next = slot._previous = slot
-        self._occupied[slot.level] &= ~slot.bit
+        self._occupied[slot.level] &= ~slot.mask
         for timer in timers:
             timer._next = timer._previous = None
             if timer.deadline_ms > self._elapsed_ms:
@@ -220,7 +220,7 @@ class TimingWheel:
     def _fire(self, due: list[Timer]) -> None:
         # Linked into a circle of their own, so that one that fires can still cancel another.
         circle = _Slot(0, 0)
-        circle.bit = 0
+        circle.mask = 0
         for timer in due:
             last = circle._previous
             assert last is not None

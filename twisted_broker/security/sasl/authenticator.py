@@ -30,9 +30,9 @@ _SHORTEST_BETWEEN_MS = 1_000
 class ServerMechanism(Protocol):
     """One authentication by one mechanism, the broker's side.
 
-    `authorization_id`, `expires_wall_ms` (None: never) and `by_token` (a delegation token) hold
-    once it is `complete`. `refused`: why it fails with the client's next message; empty while it
-    does not.
+    `authorization_id`, `expires_wall_ms` (None: never) and `token_authenticated` (a delegation
+    token) hold once it is `complete`. `refused`: why it fails with the client's next
+    message; empty while it does not.
     """
 
     @property
@@ -48,7 +48,7 @@ class ServerMechanism(Protocol):
     def expires_wall_ms(self) -> int | None: ...
 
     @property
-    def by_token(self) -> bool: ...
+    def token_authenticated(self) -> bool: ...
 
     @property
     def refused(self) -> str: ...
@@ -89,8 +89,8 @@ class ServerAuthenticator:
         "_lifetimes",
         "_mechanisms",
         "_previous",
-        "by_token",
         "state",
+        "token_authenticated",
         "user",
     )
 
@@ -107,7 +107,7 @@ class ServerAuthenticator:
         self._previous: tuple[str, str] | None = None
         self.state = State.BEGIN
         self.user: str | None = None
-        self.by_token = False
+        self.token_authenticated = False
 
     @property
     def enabled(self) -> Sequence[str]:
@@ -214,7 +214,7 @@ class ServerAuthenticator:
             self.state = State.FAILED
             raise
         self.user, self._previous = exchange.authorization_id, None
-        self.by_token = exchange.by_token
+        self.token_authenticated = exchange.token_authenticated
         self.state = State.AUTHENTICATED
         return Step(answer, True, self._begin_session(exchange, now_ms, wall_ms))
 

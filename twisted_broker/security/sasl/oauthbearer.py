@@ -187,7 +187,7 @@ class OAuthServer:
     """One authentication. `wall_ms()`: the calendar."""
 
     name = MECHANISM
-    by_token = False
+    token_authenticated = False
 
     def __init__(self, validator: JwtValidator, wall_ms: Callable[[], int]) -> None:
         self._validator, self._wall_ms = validator, wall_ms

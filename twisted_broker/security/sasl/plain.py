@@ -23,7 +23,7 @@ class PlainServer:
 
     name = MECHANISM
     expires_wall_ms: int | None = None
-    by_token = False
+    token_authenticated = False
     refused = ""
 
     def __init__(self, users: Mapping[str, str]) -> None:

@@ -165,7 +165,7 @@ class ScramServer:
         self._nonce = nonce
         self._credential: ScramCredential | None = None
         self._user = self._header = self._first_messages = self._owner = ""
-        self.complete = self.by_token = False
+        self.complete = self.token_authenticated = False
         self.expires_wall_ms: int | None = None
         self.authorization_id = ""
 
@@ -191,8 +191,8 @@ class ScramServer:
                 f"user {name!r} wants to act for {authorization_id!r}",
                 "Authentication failed: the authorization id is not the user name",
             )
-        self.by_token = _names_token(match["extensions"])
-        found = self._token_credential(name) if self.by_token else self._lookup(name)
+        self.token_authenticated = _names_token(match["extensions"])
+        found = self._token_credential(name) if self.token_authenticated else self._lookup(name)
         if found is None:
             hint = ""
             if self._token(name) is not None:
@@ -243,16 +243,18 @@ class ScramServer:
         signed = f"{self._first_messages},{without_proof}".encode()
         client_key = _xor(proof, _mac(mechanism, credential.stored_key, signed))
         if not hmac.compare_digest(_digest(mechanism, client_key), credential.stored_key):
-            what, secret = ("delegation token", "HMAC") if self.by_token else ("user", "password")
+            what, secret = (
+                ("delegation token", "HMAC") if self.token_authenticated else ("user", "password")
+            )
             raise SaslFailure(f"{what} {self._user!r}: the {secret} is wrong")
         self.complete = True
-        self.authorization_id = self._owner if self.by_token else self._user
+        self.authorization_id = self._owner if self.token_authenticated else self._user
         return b"v=" + b64encode(_mac(mechanism, credential.server_key, signed))
 
 
 class ScramClient:
-    """Our side. `nonce` is random text; `by_token`: the user is the id of a delegation token, the
-    password its HMAC in base64.
+    """Our side. `nonce` is random text; `token_authenticated`: the user is the id of a delegation
+    token, the password its HMAC in base64.
     """
 
     def __init__(
@@ -261,11 +263,13 @@ class ScramClient:
         user: str,
         password: str,
         nonce: str,
-        by_token: bool = False,
+        token_authenticated: bool = False,
     ) -> None:
         self.name = mechanism.name
         self._mechanism, self._password, self._nonce = mechanism, password, nonce
-        self._first = f"n={encode_name(user)},r={nonce}" + (f",{_EXTENSION}" if by_token else "")
+        self._first = f"n={encode_name(user)},r={nonce}" + (
+            f",{_EXTENSION}" if token_authenticated else ""
+        )
         self._signature: bytes | None = None
         self.complete = False
 

@@ -164,8 +164,10 @@ def client_login(
         )
     if mechanism == plain.MECHANISM:
         return lambda nonce: PlainClient(user, password)
-    by_token = options.get("tokenauth", "").lower() == "true"
-    return lambda nonce: ScramClient(MECHANISMS[mechanism], user, password, nonce, by_token)
+    token_authenticated = options.get("tokenauth", "").lower() == "true"
+    return lambda nonce: ScramClient(
+        MECHANISMS[mechanism], user, password, nonce, token_authenticated
+    )
 
 
 def _oauth_login(config: ListenerConfig) -> OAuthLogin:

@@ -149,7 +149,8 @@ class Durability:
         self, disk: IDiskWorker, on_out_of_descriptors: Callable[[OSError], None] | None = None
     ) -> None:
         """Syncs run on `disk` from now on. `on_out_of_descriptors(error)` is called where a sync,
-        or a read of the rebuild, found no descriptor: the log's owner tries both again a little later.
+        or a read of the rebuild, found no descriptor: the log's owner tries both again a little
+        later.
         """
         self.disk, self._on_short = disk, on_out_of_descriptors
 

@@ -217,7 +217,8 @@ class Log:
         `on_truncated(log)` is called after every truncation, `on_fatal(log)` at the first disk
         error, `on_synced(log)` when a sync that was due is done, `on_out_of_descriptors(log,
         error)` when a sync or a rebuild found no descriptor (call `descriptors_may_be_free` a
-        little later), and `on_producers_found(log)` when the producers are rebuilt after a truncation.
+        little later), and `on_producers_found(log)` when the producers are rebuilt after a
+        truncation.
         """
         self.durability.attach(
             disk, None if on_out_of_descriptors is None else partial(on_out_of_descriptors, self)

@@ -58,7 +58,7 @@ import resource  # noqa: E402  not on Windows
 MEMORY = "memory"
 _logger = Logger(namespace="replog")
 _MOST_BROKERS = 100
-_MEMORY_DIRECTORY = "/memory"
+IN_MEMORY = "/memory"
 _RESERVE = 16
 _UNLIMITED, _USUAL_LIMITS = 1 << 20, (65536, 10240, 4096)
 _SELECT_LIMIT = 1024  # FD_SETSIZE: what `select` serves, whatever the process may open
@@ -251,7 +251,7 @@ class Options(UsageOptions):
 
     def _directory(self) -> str:
         data = self["data"] or "replog-data"
-        return _MEMORY_DIRECTORY if data == MEMORY else os.path.abspath(data)
+        return IN_MEMORY if data == MEMORY else os.path.abspath(data)
 
     def _changed_listeners(self) -> Iterator[tuple[str, str]]:
         """(option, value) of what would change a listener of `--set`."""

@@ -43,7 +43,7 @@ has just reported after the others, so when a turn ends after some of a thousand
 on with the rest.
 """
 _HANG_UP = getattr(select, "EPOLLRDHUP", 0x2000)
-_HANG_UP_REPORTED = 1 << 40
+HANG_UP_REPORTED = 1 << 40
 """Only in our own masks, never in epoll's: the hang-up was reported. So no mask is ever 0."""
 _DONE = Failure(ConnectionDone())
 _LOST = Failure(ConnectionLost())
@@ -125,7 +125,7 @@ class EpollGroup:
         elif mask == before:
             return
         else:
-            self._epoll.modify(descriptor, mask & ~_HANG_UP_REPORTED)
+            self._epoll.modify(descriptor, mask & ~HANG_UP_REPORTED)
         self._masks[descriptor] = mask
 
     def doRead(self) -> None:
@@ -160,7 +160,7 @@ class EpollGroup:
                 why = _LOST.value
             elif event & _HANG_UP:
                 # Level-triggered: the event would come again in each round.
-                self._change(transport, _HANG_UP_REPORTED, _HANG_UP)
+                self._change(transport, HANG_UP_REPORTED, _HANG_UP)
                 why = transport.hung_up()
             # Reading may have stopped the interest in writing, or ended the connection.
             if (

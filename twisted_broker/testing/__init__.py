@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         Exchange,
         Fault,
         Link,
+        Snapshot,
     )
     from twisted_broker.testing.template_client import ClusterError, ClusterTimeout
 
@@ -52,6 +53,7 @@ _HOMES = {
     "Link": "handles",
     "Member": "cluster",
     "Record": "cluster",
+    "Snapshot": "handles",
     "Topic": "cluster",
     "group": "conditions",
     "high_watermark": "conditions",
@@ -81,6 +83,7 @@ __all__ = [
     "Link",
     "Member",
     "Record",
+    "Snapshot",
     "Topic",
     "group",
     "high_watermark",

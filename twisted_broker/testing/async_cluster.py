@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Any
 
 from twisted_broker.testing.awaited import AwaitedCluster
 from twisted_broker.testing.cluster import start_arguments
-from twisted_broker.testing.handles import Call
+from twisted_broker.testing.handles import Call, Snapshot
 from twisted_broker.testing.template_client import LENGTH, Connection, template
 
 
@@ -97,6 +97,14 @@ class AsyncCluster(AwaitedCluster):
         self.bootstrap, self.brokers = started["bootstrap"], started["brokers"]
         self.pid = started["pid"]
         return self
+
+    async def snapshot(self) -> Snapshot[Awaitable[None]]:
+        """As `Cluster.snapshot`."""
+        return Snapshot(self.call, await self.call("snapshot"))
+
+    async def restore(self, snapshot: Snapshot[Awaitable[None]]) -> None:
+        """As `Cluster.restore`."""
+        self.pid = (await self.call("restore", number=snapshot.number))["pid"]
 
     async def close(self) -> None:
         """As `Cluster.close`."""

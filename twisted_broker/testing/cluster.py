@@ -28,6 +28,7 @@ from twisted_broker.testing.handles import (
     Exchange,
     Fault,
     RequestFaults,
+    Snapshot,
     exchanges,
     in_seconds,
     refuse,
@@ -235,6 +236,16 @@ class Cluster(RequestFaults[Fault[None, int]], ClusterVerbs[None, list[str]]):
         holds instead, and why.
         """
         self._connection.call("wait_until", **wait_arguments(condition, within))
+
+    def snapshot(self) -> Snapshot[None]:
+        """What it is now, for `restore`; all of its machines must run. Raises ClusterError."""
+        return Snapshot(self._connection.call, self._connection.call("snapshot"))
+
+    def restore(self, snapshot: Snapshot[None]) -> None:
+        """Takes it back to what it was, as often as wanted. Its clients' connections are reset;
+        clients go on, on the same ports. Raises ClusterError.
+        """
+        self.pid = self._connection.call("restore", number=snapshot.number)["pid"]
 
     @property
     def log(self) -> str:

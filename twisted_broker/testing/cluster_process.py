@@ -11,6 +11,9 @@ Owns `run`, which a fork of the template ends in, and the socket to the test.
 Messages are JSON, each after its length: `{"id": 1, "call": NAME, ..}`, answered by `{"id": 1,
 "result": ..}` or `{"id": 1, "error": TEXT, "kind": NAME}`.
 
+A snapshot is a copy of the process; a restore ends it and wakes the copy, which answers in its
+place (`sleepers.py`).
+
 Ring 2. Source: our own. Not here: the brokers (`running_cluster.py`), what the calls do
 (`cluster_calls.py`).
 """
@@ -22,10 +25,12 @@ import os
 import signal
 import socket
 import sys
+import time
 from typing import Any, NoReturn
 
 from twisted.internet.defer import ensureDeferred
 from twisted.internet.protocol import Factory, connectionDone
+from twisted.internet.task import deferLater
 from twisted.protocols.basic import Int32StringReceiver
 from twisted.python.failure import Failure
 
@@ -35,6 +40,7 @@ from twisted_broker.start_checks import StartError
 from twisted_broker.tap import raise_file_limit
 from twisted_broker.testing.cluster_calls import CallFailed
 from twisted_broker.testing.running_cluster import RunningCluster
+from twisted_broker.testing.sleepers import Sleepers, Woken, end, poll_anew
 
 MOST_BYTES = 1 << 30
 
@@ -85,7 +91,11 @@ class ControlProtocol(Int32StringReceiver):
     MAX_LENGTH = MOST_BYTES
 
     def connectionMade(self) -> None:
+        from twisted.internet import reactor
+
+        self._reactor = reactor
         self._cluster: RunningCluster | None = None
+        self._sleepers = Sleepers()
 
     def stringReceived(self, string: bytes) -> None:
         message = json.loads(string)
@@ -93,8 +103,17 @@ class ControlProtocol(Int32StringReceiver):
 
     async def _answer(self, message: dict[str, Any]) -> None:
         number, call = message.pop("id"), message.pop("call")
+        result: Any
         try:
-            result = await self._called(call, message)
+            if call == "snapshot":
+                result, woken = await self._snapshot()
+                if woken is not None:
+                    number = woken.call
+                    result = await self._wake_up(woken)
+            elif call == "restore":
+                self._restore(number, **message)
+            else:
+                result = await self._called(call, message)
         except Exception as error:
             kind = type(error).__name__
             if not isinstance(error, CallFailed | ConfigError | StartError | TimeoutError):
@@ -113,10 +132,38 @@ class ControlProtocol(Int32StringReceiver):
                 "pid": os.getpid(),
             }
         assert self._cluster is not None, "start comes first"
+        if call == "drop_snapshot":
+            return self._sleepers.drop(**arguments)
         if call == "stop":
             await self._cluster.stop()
             return None
         return await self._cluster.call(call, arguments)
+
+    # snapshots
+
+    async def _snapshot(self) -> tuple[int, Woken | None]:
+        """The number of the new one; not None: this is it, and it was woken."""
+        assert self._cluster is not None, "start comes first"
+        self._cluster.check_can_sleep()
+        self._sleepers.check()
+        world: Any = self._reactor
+        await deferLater(world, 0)  # not while its sockets are polled
+        self._slept_at = time.monotonic()
+        return self._sleepers.take(self._cluster.client_descriptors())
+
+    async def _wake_up(self, woken: Woken) -> dict[str, Any]:
+        assert self._cluster is not None
+        self._cluster.slept(time.monotonic() - self._slept_at, woken.sockets)
+        poll_anew(self._reactor)
+        await self._cluster.wake_up(woken.words)
+        return {"pid": os.getpid()}
+
+    def _restore(self, call: int, number: int) -> None:
+        assert self._cluster is not None, "start comes first"
+        words, sockets = self._cluster.handed_out(), self._cluster.sockets
+        self._sleepers.wake(number, call, words, sockets)
+        self._cluster.reset_clients()
+        end()
 
     def _say(self, message: dict[str, Any]) -> None:
         self.sendString(json.dumps(message).encode())  # type: ignore[no-untyped-call]

@@ -1,8 +1,8 @@
 """What a test strikes in its cluster, and the evidence of what came of it.
 
-Owns `ClusterBroker`, `Link`, `Disk`, `Fault`, `RequestFaults`, `ClusterClock`, `ClusterTrace` and
-`ClusterVerbs`, for `Cluster`, `AsyncCluster` and `trial.Cluster` alike: `Done_co` is None where a
-call has ended when it returns, and what is awaited otherwise.
+Owns `ClusterBroker`, `Link`, `Disk`, `Fault`, `Snapshot`, `RequestFaults`, `ClusterClock`,
+`ClusterTrace` and `ClusterVerbs`, for `Cluster`, `AsyncCluster` and `trial.Cluster` alike:
+`Done_co` is None where a call has ended when it returns, and what is awaited otherwise.
 
 1. A verb acts until it is healed; its participle is a context manager (`with`, or `async with`)
    that heals at its end.
@@ -249,6 +249,17 @@ class Fault(Generic[Done_co, Count_co]):
         await self._call("lift_fault", number=self._number)
 
 
+class Snapshot(Generic[Done_co]):
+    """What a cluster was at a moment: a copy of its process, which sleeps."""
+
+    def __init__(self, call: Call[Done_co], number: int) -> None:
+        self._call, self.number = call, number
+
+    def drop(self) -> Done_co:
+        """Nobody goes back to it any more: its process ends."""
+        return self._call("drop_snapshot", number=self.number)
+
+
 class RequestFaults(ABC, Generic[Made_co]):
     """What a cluster does to its clients' requests. `Made_co`: a `Fault`, or what is awaited for
     one.
@@ -438,6 +449,11 @@ class ClusterVerbs(ABC, Generic[Done_co, Told_co]):
     def remove_member(self, group: str, member: str) -> Done_co:
         """Of a group, by client id or member id: as if its session had ended."""
         done: Done_co = self.call("remove_member", group=group, member=member)
+        return done
+
+    def save(self, directory: str | os.PathLike[str]) -> Done_co:
+        """Writes the files of all machines to a new directory, with which `data` begins."""
+        done: Done_co = self.call("save", directory=os.path.abspath(directory))
         return done
 
     def assert_nothing_lost(self, topic: str) -> Done_co:

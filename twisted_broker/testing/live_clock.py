@@ -54,6 +54,10 @@ class LiveClock(SimClock):
         """How far the calendar is ahead of the one outside."""
         return int((self.ahead + self.calendar_ahead) * 1000)
 
+    def slept(self, seconds: float) -> None:
+        """The process did, of which nobody here is to know."""
+        self._began += seconds
+
     def push(self, call: SimCall) -> None:
         super().push(call)
         if not self._is_running:

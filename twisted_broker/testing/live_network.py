@@ -16,6 +16,8 @@ Source: our own. Not here: connections in memory (`simulation/network.py`), whic
 
 from __future__ import annotations
 
+import socket
+import struct
 from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any
@@ -33,6 +35,7 @@ from twisted_broker.testing.live_clock import LiveClock
 from twisted_broker.testing.trace import Peer, Trace
 
 CLIENTS = "client"
+_AT_ONCE = struct.pack("ii", 1, 0)
 Way = tuple[str, str]
 """(from, to): names of machines, or `CLIENTS`"""
 
@@ -113,6 +116,17 @@ class LiveNetwork(SimNetwork):
         for connection in [*self.tcp]:
             if {CLIENTS, connection.clock.name} == ends:
                 connection.reset()
+
+    def descriptors(self) -> list[int]:
+        """Of the connections of clients."""
+        return [each.transport.fileno() for each in self.tcp]  # type: ignore[union-attr]
+
+    def reset_clients(self) -> None:
+        """All of them, now, also where nothing more is run by the reactor."""
+        for each in [*self.tcp]:
+            transport: Any = each.transport
+            transport.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+            each.reset()
 
     def _pipes(self, way: Way) -> list[Pipe]:
         sides: list[SimTransport | TcpConnection] = [*self.tcp]

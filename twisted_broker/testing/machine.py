@@ -15,12 +15,13 @@ Source: `simulation/node.py`, on a real clock. Not here: brokers (`running_clust
 from __future__ import annotations
 
 import errno
+import os
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakSet
 
 from twisted.internet.defer import maybeDeferred
@@ -36,6 +37,24 @@ from twisted_broker.testing.live_network import LiveNetwork, MachineNetwork
 
 OPERATIONS = ("any", "create", "fsync", "open", "read", "remove", "rename", "truncate", "write")
 _NAMES = {"any": "", "fsync": "sync"}
+
+
+class Address(NamedTuple):
+    """Of a socket."""
+
+    host: str
+    port: int
+
+
+def _text(address: Any) -> str:
+    return f"{address.host}:{address.port}"
+
+
+def _bound(address: Any) -> socket.socket:
+    made = socket.socket(socket.AF_INET6 if ":" in address.host else socket.AF_INET)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    made.bind((address.host, address.port))
+    return made
 
 
 class _MemoryDisk(SimDisk):
@@ -112,6 +131,7 @@ class Machine:
         self._real = ReactorNetwork(reactor)
         self.clock = NodeClock(network.sim, name)
         self.clock.dead = True
+        self.random = Random()
         self._workers: list[StallingWorker] = []
         self._is_stalled, self._disk_seconds = False, 0.0
         self._ports: list[tuple[Any, Any]] = []
@@ -143,7 +163,7 @@ class Machine:
             network=network,
             files=self._disk,
             disk=self._worker,
-            random=Random(),
+            random=self.random,
             key_files=self._key_files,
         )
 
@@ -191,16 +211,43 @@ class Machine:
         ports, self._ports = self._ports, []
         for each, address in ports:
             await maybeDeferred(each.stopListening)
-            made = socket.socket(socket.AF_INET6 if ":" in address.host else socket.AF_INET)
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            made.bind((address.host, address.port))
-            self._held.append(made)
+            self._held.append(_bound(address))
 
     def let_ports_go(self) -> None:
         """For the next process."""
         for each in self._held:
             each.close()
         self._held.clear()
+
+    @property
+    def sockets(self) -> dict[str, int]:
+        """Descriptors by address: of those on which it listens, and those that it holds."""
+        found = {_text(address): port.fileno() for port, address in self._ports}
+        return found | {
+            _text(Address(*each.getsockname()[:2])): each.fileno() for each in self._held
+        }
+
+    def take_sockets(self, sockets: Mapping[str, int]) -> None:
+        """In a fork: listens on these, which may be others than those that it has."""
+        for port, address in self._ports:
+            descriptor = sockets.get(_text(address))
+            if descriptor is None:  # a restart has let it go, as it does that of the status page
+                with _bound(address) as made:
+                    os.dup2(made.fileno(), port.fileno(), inheritable=False)
+            else:
+                os.dup2(descriptor, port.fileno(), inheritable=False)
+            port.socket.setblocking(False)
+            port.socket.listen(port.backlog)
+
+    def let_in(self, lets: bool) -> None:
+        """Whether it takes connections of clients; others wait."""
+        for port, _ in self._ports:
+            (port.startReading if lets else port.stopReading)()
+
+    def files(self) -> tuple[Iterable[str], dict[str, bytes]]:
+        """Directories, and the content of its files by path. Raises ValueError."""
+        disk = self._memory_disk()
+        return disk.directories, {path: disk.content(path) for path in disk.nodes}
 
     def freeze(self) -> None:
         """Nothing of it runs; nothing is closed."""

@@ -20,8 +20,9 @@ Ring 2. Source: our own. Not here: what is asked of it (`cluster_calls.py`), wha
 
 from __future__ import annotations
 
+import os
 import posixpath
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -42,7 +43,11 @@ from twisted_broker.security.security_protocol import PROTOCOL_MAP, SecurityProt
 from twisted_broker.server.kafka_server import STARTING_ERRORS, KafkaServer
 from twisted_broker.simulation.clock import NodeClock
 from twisted_broker.start_checks import StartError
-from twisted_broker.tap import MEMORY, Options
+from twisted_broker.tap import (
+    IN_MEMORY,
+    MEMORY,
+    Options,
+)
 from twisted_broker.testing.admin_calls import AdminCalls
 from twisted_broker.testing.changes import Changes, changes
 from twisted_broker.testing.cluster_calls import CallFailed, ClusterCalls
@@ -50,6 +55,7 @@ from twisted_broker.testing.condition_values import out_of_isr, unsettled
 from twisted_broker.testing.evidence import Evidence
 from twisted_broker.testing.faulty_dispatcher import FaultyDispatcher
 from twisted_broker.testing.group_members import GroupMembers
+from twisted_broker.testing.handed_out import Raised, handed_out
 from twisted_broker.testing.handles import CONTROLLER_NODE
 from twisted_broker.testing.live_network import CLIENTS
 from twisted_broker.testing.live_world import LiveWorld, World
@@ -259,7 +265,8 @@ class RunningCluster:
             options.parseOptions(arguments)
         except SystemExit as error:
             raise StartError(str(error).removeprefix("replog: ")) from None
-        self._topics = dict(topics or {})
+        self._topics, self._data = dict(topics or {}), data
+        self._handed_out: dict[str, Any] | None = None
         self._ready: Deferred[None] = Deferred()
         self._failed = ""
         self._running: list[KafkaServer] = []
@@ -383,6 +390,82 @@ class RunningCluster:
         self._skews.close()
         network: Any = self._outside.network
         await network.close()
+
+    # copies of the process
+
+    def check_can_sleep(self) -> None:
+        """Raises CallFailed: as it is now, it cannot be copied."""
+        assert self._calls is not None, "start comes first"
+        if self._data is not None:
+            raise CallFailed("with data= the files are the system's, which a snapshot cannot keep")
+        if not self._has_own_listener:
+            raise CallFailed(
+                "brokers talk by TCP here, as a setting of listeners or authorizers wants it: what "
+                "is on its way between them cannot be copied"
+            )
+        for node, machine in self._machines.items():
+            if not machine.is_on or machine.is_frozen:
+                what = "is frozen" if machine.is_frozen else "does not run"
+                raise CallFailed(f"{_title(node)} {what}: a snapshot is taken of a whole cluster")
+        if self._network.blocked:
+            one, other = sorted(self._network.blocked)[0]
+            raise CallFailed(
+                f"the link of {one} and {other} is cut: a snapshot is taken of a whole cluster"
+            )
+
+    def client_descriptors(self) -> list[int]:
+        """Of the connections of clients."""
+        return self._network.descriptors()
+
+    @property
+    def sockets(self) -> dict[str, int]:
+        """Descriptors of the ports for clients, by address."""
+        return {name: at for each in self._machines.values() for name, at in each.sockets.items()}
+
+    def handed_out(self) -> dict[str, Any]:
+        """What is not to be handed out again."""
+        return handed_out(self._service.brokers, self._handed_out)
+
+    def reset_clients(self) -> None:
+        """Their connections, all of them."""
+        self._network.reset_clients()
+
+    def slept(self, seconds: float, sockets: Mapping[str, int]) -> None:
+        """In a fork that was asleep: goes on from there, with these sockets."""
+        self._clock.slept(seconds)
+        for machine in self._machines.values():
+            machine.take_sockets(sockets)
+            machine.random.seed()
+        for descriptor in sockets.values():
+            os.close(descriptor)
+
+    async def wake_up(self, words: dict[str, Any], within: float = 30.0) -> None:
+        """Serves clients again, with none of the numbers that were handed out meanwhile. Raises
+        CallFailed, TimeoutError.
+        """
+        self._handed_out = words
+        for machine in self._machines.values():
+            machine.let_in(False)
+        self._network.reset_clients()
+        await self._until(lambda: "clients are connected" if self._network.tcp else "", within)
+        controller = self._service.brokers[0]
+        until = partial(self._until, within=within)
+        await Raised(self._running, controller, words, until, self.calls).apply()
+        for machine in self._machines.values():
+            machine.let_in(True)
+
+    async def save(self, directory: str) -> None:
+        """Writes the files of all machines there, as `data` has them. Raises CallFailed."""
+        if os.path.isdir(directory) and os.listdir(directory):
+            raise CallFailed(f"{directory} is not empty: name a directory that is new")
+        try:
+            for machine in self._machines.values():
+                directories, files = machine.files()
+                _write(directory, directories, files)
+        except ValueError:
+            raise CallFailed(f"with data= the files are there: {self._data}") from None
+        except OSError as error:
+            raise CallFailed(f"the cluster is not saved: {error}") from None
 
     # machines
 
@@ -661,6 +744,7 @@ _OWN: dict[str, Callable[..., Awaitable[Any]]] = {
         RunningCluster.lift_fault,
         RunningCluster.narrow_link,
         RunningCluster.restart_broker,
+        RunningCluster.save,
         RunningCluster.stop_broker,
         RunningCluster.strike_disk,
         RunningCluster.strike_requests,
@@ -673,3 +757,12 @@ _OWN: dict[str, Callable[..., Awaitable[Any]]] = {
 def _image(broker: KafkaServer) -> Any:
     assert broker.role is not None
     return broker.role.observer.image
+
+
+def _write(home: str, directories: Iterable[str], files: Mapping[str, bytes]) -> None:
+    """Raises OSError."""
+    for path in directories:
+        os.makedirs(home + path.removeprefix(IN_MEMORY), exist_ok=True)
+    for path, content in files.items():
+        with open(home + path.removeprefix(IN_MEMORY), "wb") as file:
+            file.write(content)

@@ -15,14 +15,18 @@ Ring 2. Source: our own. Not here: what a cluster does (`cluster_process.py`), t
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import select
 import signal
 import socket
+from contextlib import suppress
 from typing import NoReturn
 
 from twisted_broker import garbage_collection
+
+_SET_CHILD_SUBREAPER = 36
 
 
 def serve(descriptor: int) -> NoReturn:
@@ -33,6 +37,7 @@ def serve(descriptor: int) -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Nobody waits for a cluster that ended.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    _adopt_orphans()
     garbage_collection.spare_start()
     _load()
     requests = socket.socket(fileno=descriptor)
@@ -51,6 +56,14 @@ def serve(descriptor: int) -> NoReturn:
             run(*descriptors)
         for each in descriptors:
             os.close(each)
+
+
+def _adopt_orphans() -> None:
+    """A snapshot outlives the process that it was taken of. In a container nobody else may wait for
+    what it leaves.
+    """
+    with suppress(OSError, AttributeError):  # Linux only
+        ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def _load() -> None:

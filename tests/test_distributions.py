@@ -36,6 +36,7 @@ def test_the_brokers_extras_are_the_pipeline_of_the_same_version() -> None:
         "spark": f"{name} == {VERSION}",
         "java": f"{name}[java] == {VERSION}",
         "s3": f"{name}[s3] == {VERSION}",
+        "duckdb": f"{name}[duckdb] == {VERSION}",
         "decode": f"{name}[decode] == {VERSION}",
         "demo": f"{name}[demo] == {VERSION}",
     }

@@ -203,6 +203,15 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
     (("sql", "explain select 1", "--from", "{lake}"), "'explain' is none; begin with select"),
     (("sql", "drop table lake", "--from", "{lake}"), "change nothing: 'drop' is none"),
     (("sql", "select 1; select 2", "--from", "{lake}"), "the query is 2 statements: write one"),
+    (("sql", "selec 1", "--from", "{lake}"), "the query is none: line 1, column 7: Invalid expr"),
+    (
+        ("sql", "select 1", "--from", "segments:{log}", "--engine", "duckdb"),
+        "no table on this mach",
+    ),
+    (
+        ("sql", "select 1", "--from", "{lake}", "--engine", "pandas"),
+        "'pandas' is not one of 'auto'",
+    ),
     (("sql", " ; ", "--from", "{lake}"), "the query is empty: write one"),
     (("sql", "select 1", "--from", KAFKA, "--format", "csv", "--to", ""), "--to: it is empty"),
     (("sql", "select 1", "--from", f"1x={KAFKA}"), "the name of a view is letters, digits and _"),

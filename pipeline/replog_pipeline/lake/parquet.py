@@ -23,6 +23,9 @@
    removed and the new ones moved, in this order, so that a reader who lists files never sees a row
    twice. A reader that took the old files' names meanwhile fails, and reads again.
 
+By hand, because no library commits files of plain Parquet together with offsets: Spark's own commit
+protocols make a job's files visible one by one. Whoever wants a library's commit takes Delta.
+
 Not here: joining ledgers; safety against a loss of power between Spark's write of a batch and the
 disk's.
 """
@@ -297,6 +300,18 @@ class ParquetTable(SparkTable):
         if waiting:
             parts.append(self.load(f"{last['staging']}", waiting, entries))
         return reduce(lambda one, other: one.unionByName(other), parts)
+
+    def committed_files(self) -> list[str]:
+        """The places of what `read` reads."""
+        entries = self.entries()
+        waiting = {*staged(entries[-1])} if entries else set()
+        base = str(entries[-1]["staging"]) if entries else ""
+        return [
+            self.files.path(
+                f"{base}/{name}" if name in waiting and not self.files.exists(name) else name
+            )
+            for name in live(entries)
+        ]
 
     def live(self) -> list[str]:
         """The committed files. PipelineError when a ledger file was lost."""

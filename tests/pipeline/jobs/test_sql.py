@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from replog_pipeline import session, sources
 from replog_pipeline.errors import PipelineError
 from replog_pipeline.jobs import archive, sql
-from replog_pipeline.jobs.sql import results, views
+from replog_pipeline.jobs.sql import duck, results, views
 from replog_pipeline.jobs.sql.command import command
 from replog_pipeline.jobs.sql.job import SqlConfig, check
 from replog_pipeline.kafka_cluster import PLAINTEXT
@@ -56,6 +56,22 @@ def test_each_kind_of_source_answers_the_same(spark, places) -> None:
         ("1", str(ROWS // 2), str(ROWS // 2 - 1)),
         ("0", str(ROWS // 2), str(ROWS // 2 - 1)),
     ]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "select count(*), max(offset), sum(partition) from lake where value is not null",
+        "select date, timestamp, cast(key as string) as k, value, headers from lake order by 2, 3",
+        "select cast(key as string) as k, count(*) as n, avg(offset) as a from lake group by key "
+        "order by k desc",
+    ],
+)
+def test_both_engines_answer_the_same(spark, places, query) -> None:
+    named, out = views.given([places["lake"]], PLAINTEXT), io.StringIO()
+    config = SqlConfig(query, named, "csv")
+    assert duck.attempted(config, check(config), out)
+    assert out.getvalue() == asked(spark, query, places["lake"])
 
 
 def test_sources_are_joined(spark, places) -> None:

@@ -1,7 +1,7 @@
 """`sql`: a query over topics, log directories and tables, as views.
 
-`job` is the whole, `query` the query's text, `views` names them, `results` writes what comes out,
-`command` the command line.
+`job` is the whole, `query` the query's text, `views` names them, `duck` answers without Spark,
+`results` writes what comes out, `command` the command line.
 """
 
 from replog_pipeline.jobs.sql.job import SqlConfig, run

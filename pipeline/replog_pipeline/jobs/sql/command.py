@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 import click
 
-from replog_pipeline.jobs.sql.job import FORMATS, ROWS_SHOWN, SqlConfig, check, run
+from replog_pipeline.jobs.sql.job import ENGINES, FORMATS, ROWS_SHOWN, SqlConfig, check, run
 from replog_pipeline.jobs.sql.views import given
 from replog_pipeline.kafka_cluster import ClientConfig
 from replog_pipeline.progress import Progress
@@ -42,6 +43,13 @@ from twisted_broker.cli.number_types import WholeNumber
     metavar="N",
     help="Rows of a table.",
 )
+@click.option(
+    "--engine",
+    type=click.Choice(ENGINES),
+    default=ENGINES[0],
+    show_default=True,
+    help="auto: DuckDB for tables of this machine where it means the same, Spark for the rest.",
+)
 @client_options
 @spark_options
 @click.option("--quiet", is_flag=True, help="No progress.")
@@ -51,6 +59,7 @@ def command(
     form: str,
     to: str | None,
     limit: int,
+    engine: str,
     client: ClientConfig,
     conf: dict[str, str],
     quiet: bool,
@@ -60,9 +69,11 @@ def command(
     Columns: key, value, topic, partition, offset, timestamp, timestampType, headers and date.
     """
     from replog_pipeline import session
+    from replog_pipeline.jobs.sql.duck import attempted
 
-    config = SqlConfig(query, given(texts, client), form, to, limit)
-    check(config)
+    config = SqlConfig(query, given(texts, client), form, to, limit, engine)
+    if attempted(config, check(config), sys.stdout):
+        return
     tables = [("--from", each.place) for each in config.named if each.source is None]
     stores = session.check_stores([*tables, ("--to", to or "")], conf)
     progress = Progress(quiet)

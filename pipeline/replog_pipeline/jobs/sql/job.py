@@ -1,10 +1,11 @@
-"""`sql`: a query of Spark over topics, log directories and tables.
+"""`sql`: a query of Spark SQL over topics, log directories and tables.
 
 1. Only a query runs: no statement that makes, changes or drops something.
 2. What the query names wrong is one line that says which views and columns there are.
 3. `to` is written by Spark as a folder, and must not be there.
 
-Source: Spark SQL. Not here: streams (`docs/STREAMING.md` has a program).
+Source: Spark SQL. Not here: the same by DuckDB (`duck`); streams (`docs/STREAMING.md` has a
+program).
 """
 
 from __future__ import annotations
@@ -21,15 +22,17 @@ from replog_pipeline.stores import places
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from sqlglot import exp
 
 ROWS_SHOWN = 1000
 FORMATS = ("table", "csv", "parquet")
+ENGINES = ("auto", "duckdb", "spark")
 
 
 @dataclass(frozen=True)
 class SqlConfig:
     """`form`: one of `FORMATS`; a table has no `to`, Parquet must have one, CSV goes to standard
-    output without. `limit`: rows of a table.
+    output without. `limit`: rows of a table. `engine`: of `ENGINES`; what calls `run` has Spark.
     """
 
     query: str
@@ -37,11 +40,12 @@ class SqlConfig:
     form: str = "table"
     to: str | None = None
     limit: int = ROWS_SHOWN
+    engine: str = ENGINES[0]
 
 
-def check(config: SqlConfig) -> None:
-    """Without Spark. Raises PipelineError."""
-    query.parsed(config.query, is_sure=False)
+def check(config: SqlConfig) -> exp.Expr | None:
+    """Without Spark: the query, where it is understood. Raises PipelineError."""
+    tree = query.parsed(config.query, is_sure=config.engine != "spark")
     if config.form == "parquet" and config.to is None:
         raise PipelineError("--format parquet: say where to, with --to FOLDER")
     if config.form == "table" and config.to is not None:
@@ -54,6 +58,7 @@ def check(config: SqlConfig) -> None:
             raise PipelineError(f"--to {config.to}: it is there already; name a new folder")
         files.check_writable(folder)
     views.check(config.named)
+    return tree
 
 
 @as_pipeline_error

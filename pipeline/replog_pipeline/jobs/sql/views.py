@@ -10,10 +10,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from replog_pipeline import sources
 from replog_pipeline.errors import PipelineError
@@ -25,6 +25,7 @@ from replog_pipeline.stores import places
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+T = TypeVar("T")
 _NAMED = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)=(?P<place>.+)\Z", re.DOTALL)
 
 
@@ -67,31 +68,42 @@ def check(named: Sequence[Named]) -> None:
             extents.check(each.source)
 
 
+def view_name(named: Named) -> str:
+    """Of a table."""
+    return named.name or named.place.rstrip("/").rpartition("/")[2]
+
+
+def named_once(found: Iterable[tuple[str, T]]) -> Iterator[tuple[str, T]]:
+    """The same. PipelineError for two names that are one to a query."""
+    taken: dict[str, str] = {}
+    for name, each in found:
+        if name.lower() in taken:
+            raise PipelineError(
+                f"--from: {taken[name.lower()]} and {name} would be one view: name one of "
+                "them, as in --from other=SOURCE"
+            )
+        taken[name.lower()] = name
+        yield name, each
+
+
 @contextmanager
 def created(spark: SparkSession, named: Sequence[Named]) -> Iterator[list[str]]:
     """The names of the views, which are there while the block runs."""
-    taken: dict[str, str] = {}
+    taken: list[str] = []
     try:
-        for each in named:
-            for name, frame in frames(spark, each):
-                if name.lower() in taken:
-                    raise PipelineError(
-                        f"--from: {taken[name.lower()]} and {name} would be one view: name one of "
-                        "them, as in --from other=SOURCE"
-                    )
-                frame.createOrReplaceTempView(quoted(name))
-                taken[name.lower()] = name
-        yield list(taken.values())
+        for name, frame in named_once(pair for each in named for pair in frames(spark, each)):
+            frame.createOrReplaceTempView(quoted(name))
+            taken.append(name)
+        yield taken
     finally:
-        for name in taken.values():
+        for name in taken:
             spark.catalog.dropTempView(name)
 
 
 def frames(spark: SparkSession, named: Named) -> list[tuple[str, DataFrame]]:
     """The views of one `--from`."""
     if named.source is None:
-        folder = named.place.rstrip("/").rpartition("/")[2]
-        return [(named.name or folder, table.existing(spark, named.place).read())]
+        return [(view_name(named), table.existing(spark, named.place).read())]
     extent = extents.extent(spark, named.source)
     topics = sorted({topic for topic, _ in extent.end})
     if named.name and len(topics) > 1:

@@ -10,12 +10,20 @@
    the writer's own.
 4. A commit file that was truncated stops an archive: its ledger may stand there while its rows do
    not.
-5. When the log was cleaned of all commits with a ledger (a checkpoint keeps only `txn`), the
-   offsets are the largest in the table, read once from its rows; topic ids are then not known until
-   the next batch.
+5. After each batch its ledger is written to `_replog/reached` too, which no clean-up of the log
+   touches. When the log was cleaned of all commits with a ledger (its checkpoint keeps the `txn`),
+   the copy of the batch that `txn` names is the ledger: whatever rows were deleted since, none of
+   their records comes again. Without that copy (a table of an earlier version, or a kill between
+   the commit and it, and no run before the clean-up) the offsets are the largest in the table, and
+   no less than an older copy's; topic ids are then not known until the next batch.
 
 6. A table of last values is not partitioned by date: a key's row moves with its timestamp. Its
    batches are commits of MERGE, with the same ledger and transaction.
+
+By hand, though libraries read commits: a ledger is wanted before Spark runs, through the same
+Hadoop settings and credentials as the rows, and a commit that was cut short must show; delta-spark
+runs a job for its history, `deltalake` has its own settings of stores, and both take what is left
+of a cut commit for the whole. Rows, merges and snapshots are delta-spark's.
 
 Source: Delta's protocol ("Transaction Identifiers", "Commit Provenance Information").
 """
@@ -42,6 +50,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 LOG = "_delta_log"
+REACHED = "_replog/reached"
 APPLICATION = "replog-archive"
 TXN_APPLICATION = "spark.databricks.delta.write.txnAppId"
 TXN_VERSION = "spark.databricks.delta.write.txnVersion"
@@ -97,7 +106,28 @@ class DeltaTable(SparkTable):
         return found[0] if found else None if self.commit_names() else Ledger()
 
     def recover(self) -> None:
-        """A Delta commit leaves nothing to finish."""
+        """The copy of the newest ledger, where a run was killed before it."""
+        found = self.newest()
+        if found is not None:
+            self.remember(found[0])
+
+    def remember(self, ledger: Ledger) -> None:
+        """Keep a copy of this ledger beside the log, and no older one."""
+        newest = f"{ledger.batch:020d}.json"
+        if self.files.exists(f"{REACHED}/{newest}"):
+            return
+        self.files.create(f"{REACHED}/{newest}", ledger.to_text().encode())
+        for name in self.files.names(REACHED):
+            if name < newest:
+                self.files.remove(f"{REACHED}/{name}")
+
+    def remembered(self) -> Ledger | None:
+        """The newest copy."""
+        names = [name for name in self.files.names(REACHED) if COMMIT.fullmatch(name)]
+        if not names:
+            return None
+        place = f"{REACHED}/{names[-1]}"
+        return found_in(self.files.read(place).decode(errors="replace"), self.files.path(place))
 
     def append(self, rows: DataFrame, after: Ledger, by: Sequence[str] = ("date",)) -> int:
         """Append `rows` as the batch that `after` is the ledger of; how many they were.
@@ -113,7 +143,9 @@ class DeltaTable(SparkTable):
             rows.write.format("delta").mode("append").partitionBy(*by).options(**options).option(
                 "mergeSchema", str(after.decoded)
             ).save(self.files.path())
-        return self.committed_rows(after)
+        count = self.committed_rows(after)
+        self.remember(after)
+        return count
 
     def upsert(self, rows: DataFrame, after: Ledger) -> int:
         """Bring `rows`, one for each key, into the table as the batch that `after` is the ledger
@@ -141,7 +173,9 @@ class DeltaTable(SparkTable):
                 self.spark.sql(merge(self.place(), view)).collect()
         finally:
             self.spark.catalog.dropTempView(view)
-        return self.committed_rows(after)
+        count = self.committed_rows(after)
+        self.remember(after)
+        return count
 
     def place(self) -> str:
         """As SQL names it."""
@@ -158,36 +192,40 @@ class DeltaTable(SparkTable):
         raise AnotherWriterError(self.files.path(), after.batch)
 
     def recovered(self) -> Ledger:
-        """The ledger by the rows themselves and the newest checkpoint."""
+        """The ledger by its copy, else by the rows themselves, of the batch that Delta knows."""
         from pyspark.sql import functions as f
 
-        checkpoints = [
-            self.files.path(f"{LOG}/{name}")
-            for name in self.files.names(LOG)
-            if re.match(r"\d{20}\.checkpoint\..*parquet", name)
-        ]
-        batch = None
-        if checkpoints:
-            transactions = self.spark.read.parquet(*checkpoints).where(
-                f.col("txn.appId") == APPLICATION
-            )
-            batch = transactions.agg(f.max("txn.version")).collect()[0][0]
+        batch, kept = self.last_transaction(), self.remembered()
+        if kept is not None and kept.batch == batch:
+            return kept
         if batch is None:
             raise PipelineError(
                 f"{self.files.path()} is a Delta table that no `replog pipeline archive` "
                 "wrote: name another"
             )
         rows = self.read()
-        ends = rows.groupBy("topic", "partition").agg((f.max("offset") + 1).alias("next")).collect()
+        found = rows.groupBy("topic", "partition").agg((f.max("offset") + 1).alias("next"))
+        ends = {(row.topic, row.partition): row.next for row in found.collect()}
+        for key, offset in (kept.next if kept else {}).items():
+            ends[key] = max(offset, ends.get(key, 0))
         return Ledger(
             batch,
-            {row.topic: None for row in ends},
-            {(row.topic, row.partition): row.next for row in ends},
+            {topic: None for topic, _ in ends},
+            ends,
             decoded=DECODED in rows.columns,
             upsert=not self.spark.sql(f"describe detail {self.place()}").collect()[0][
                 "partitionColumns"
             ],
         )
+
+    def last_transaction(self) -> int | None:
+        """The number of the last batch, as Delta's snapshot has it."""
+        jvm: Any = self.spark._jvm
+        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(
+            self.spark._jsparkSession, self.files.path()
+        )
+        found = log.unsafeVolatileSnapshot().transactions().get(APPLICATION)
+        return int(found.get()) if found.isDefined() else None
 
     def maintain(self, target_mb: int, retain_hours: int) -> Maintained:
         """OPTIMIZE, then VACUUM: files that no version of the last `retain_hours` names. An

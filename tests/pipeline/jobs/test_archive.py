@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -259,9 +260,32 @@ def test_delta_without_the_commits_of_archive_still_knows_where_it_ends(
     for path in sorted((lake / "_delta_log").glob("*.json"))[:-1]:
         path.unlink()
     logs.clearCache()
+    shutil.rmtree(lake / "_replog" / "reached")  # as a table of an earlier version
     more(broker, topic)
     assert archive.run(spark, config).rows == 20
     assert tables.table_rows(spark, lake) == tables.expected(numbered(60, 2))
+
+
+def test_delta_whose_newest_rows_and_commits_are_gone_takes_no_record_again(
+    spark: SparkSession, broker: BrokerProcess, topic: str, filled: str, tmp_path: Path
+) -> None:
+    """Somebody deleted them; then Delta cleaned its log of what is older than its checkpoint. The
+    largest offsets of the rows are below those that were reached.
+    """
+    lake = tmp_path / "lake"
+    config = archive.ArchiveConfig(filled, str(lake))
+    archive.run(spark, config)
+    spark.sql(f"delete from delta.`{lake}` where offset >= 10").collect()  # noqa: S608
+    logs = spark._jvm.org.apache.spark.sql.delta.DeltaLog
+    logs.forTable(spark._jsparkSession, str(lake)).checkpoint()
+    for path in sorted((lake / "_delta_log").glob("*.json"))[:-1]:
+        path.unlink()
+    logs.clearCache()
+    more(broker, topic)
+    result = archive.run(spark, config)
+    assert result.rows == 20 and result.ledger.ids[topic] is not None
+    expected = [row for row in tables.expected(numbered(60, 2)) if not 10 <= row[1] < 20]
+    assert tables.table_rows(spark, lake) == expected
 
 
 def test_a_first_batch_that_begins_above_zero_says_what_was_deleted_and_a_later_one_nothing(

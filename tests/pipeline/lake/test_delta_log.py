@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from replog_pipeline.errors import PipelineError
-from replog_pipeline.lake.delta import LOG, DeltaTable
+from replog_pipeline.lake.delta import LOG, REACHED, DeltaTable
 from replog_pipeline.lake.files import LocalFiles
 from replog_pipeline.lake.ledger import Ledger
 
@@ -117,3 +117,21 @@ def test_a_ledger_of_another_version_is_named(table: DeltaTable) -> None:
         match=r"_delta_log: .* version 7, but this replog knows 1 and 2: use a newer replog",
     ):
         table.ledger()
+
+
+def test_a_copy_of_the_ledger_is_kept_beside_the_log(table: DeltaTable) -> None:
+    """Of the newest batch alone; what a killed run did not copy, the next one does."""
+    later = KNOWN.after({"t": None}, {("t", 0): 9})
+    commit(table, 0, KNOWN.to_text())
+    assert table.remembered() is None
+    table.recover()
+    assert table.remembered() == KNOWN
+    table.remember(later)
+    assert table.remembered() == later and len(table.files.names(REACHED)) == 1
+    table.recover()
+    assert table.remembered() == later
+
+
+def test_a_copy_that_is_cut_short_is_none(table: DeltaTable) -> None:
+    table.files.create(f"{REACHED}/{1:020d}.json", KNOWN.to_text().encode()[:9])
+    assert table.remembered() is None

@@ -24,6 +24,7 @@ from twisted_broker.image.entries import RECOVERED, RECOVERING
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.mirror import source_epochs
 from twisted_broker.mirror.errors import MirrorError, SourceLost
+from twisted_broker.replication import replica_manager
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.server import kraft_membership
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -470,7 +471,7 @@ def test_memory_is_bounded_where_the_target_stands_still(
 ) -> None:
     """No more than the queue's chunks and the one that is sent."""
 
-    def refused(self: Partition, records: object, *more: object) -> None:
+    def refused(partition: Partition, records: object, *more: object) -> None:
         if records is not None:
             raise BrokerError(ErrorCode.NOT_ENOUGH_REPLICAS)
 
@@ -478,7 +479,7 @@ def test_memory_is_bounded_where_the_target_stands_still(
     for number in range(40):
         world.produce(some_batch(b"%d" % number * 50))
     with monkeypatch.context() as patched:
-        patched.setattr(Partition, "append_mirrored", refused)
+        patched.setattr(replica_manager, "append_mirrored", refused)
         mirror = world.start(chunk_bytes=100)
         world.pass_time(20)
         (partition,) = mirror.partitions.values()
@@ -493,11 +494,11 @@ def test_refusals_that_pass_are_not_said(world: World, monkeypatch: pytest.Monke
     """A leader that moves takes a moment; one that refuses again later is said again."""
 
     def refuse_for(seconds: float) -> None:
-        def refused(self: Partition, *arguments: object) -> None:
+        def refused(partition: Partition, *arguments: object) -> None:
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR)
 
         with monkeypatch.context() as patched:
-            patched.setattr(Partition, "append_mirrored", refused)
+            patched.setattr(replica_manager, "append_mirrored", refused)
             world.produce(some_batch(b"a"))
             world.produce(some_batch(b"b"), partition=1)
             world.pass_time(seconds)

@@ -8,6 +8,10 @@ from tests.replication.fixtures import PartitionFixture, code_of, proposed_again
 from twisted_broker.image.entries import RECOVERED, RECOVERING
 from twisted_broker.log_config import LogConfig
 from twisted_broker.replication.partition.isr_state import CommittedIsr, IsrAnswer
+from twisted_broker.replication.partition.mirrored_partition import (
+    truncate_as_granted,
+    truncate_mirrored,
+)
 from twisted_broker.wire.errors import ErrorCode
 
 MIRRORED = LogConfig(replog_mirror_source="another-cluster topic-id")
@@ -27,7 +31,7 @@ def mirrored() -> PartitionFixture:
 
 
 def truncate(fixture: PartitionFixture, offset: int = 6, epoch: int = 5) -> ErrorCode:
-    return code_of(fixture.partition.truncate_mirrored, offset, epoch, fixture.now_ms)
+    return code_of(truncate_mirrored, fixture.partition, offset, epoch, fixture.now_ms)
 
 
 def comes(fixture: PartitionFixture, **changes: Any) -> Any:
@@ -37,7 +41,7 @@ def comes(fixture: PartitionFixture, **changes: Any) -> Any:
         | {"recovery": RECOVERING}
         | changes
     )
-    found = fixture.partition.truncate_as_granted(state, 0)
+    found = truncate_as_granted(fixture.partition, state, 0)
     fixture.partition.make_leader(state, fixture.log, fixture.now_ms)
     return found
 

@@ -160,7 +160,7 @@ def expansion_without_the_epochs_start(plant: Planting) -> None:
         ):
             return
         if replica.log_end.offset >= log.high_watermark:
-            partition._propose_isr(state.expand(replica.broker_id), replica.last_fetch_ms)
+            partition.propose_isr(state.expand(replica.broker_id), replica.last_fetch_ms)
 
     plant(Partition, "maybe_expand_isr", maybe_expand)
 
@@ -359,7 +359,7 @@ def expansion_before_caught_up(plant: Planting) -> None:
             and replica.broker_id not in state.isr
             and self.is_isr_eligible(replica)
         ):
-            self._propose_isr(state.expand(replica.broker_id), replica.last_fetch_ms)
+            self.propose_isr(state.expand(replica.broker_id), replica.last_fetch_ms)
 
     plant(Partition, "maybe_expand_isr", maybe_expand)
 

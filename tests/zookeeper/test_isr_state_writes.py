@@ -8,6 +8,7 @@ from typing import Any
 from tests.replication.fixtures import TP, at, code_of, follower
 from tests.zookeeper.fixtures import CONTROLLER_EPOCH, Member, role
 from twisted_broker.log_config import LogConfig
+from twisted_broker.replication.partition.mirrored_partition import truncate_mirrored
 from twisted_broker.simulation.memory_zookeeper import MemoryEnsemble, MemoryZooKeeper
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.zookeeper.isr_state_writes import IsrStateWrites
@@ -168,7 +169,7 @@ def test_a_truncation_of_a_mirrored_log_is_refused() -> None:
     leader = Leader()
     leader.partition().update_config(LogConfig(replog_mirror_source="cluster topic"), 0)
     for _ in range(2):
-        found = code_of(leader.partition().truncate_mirrored, 0, 1, 0)
+        found = code_of(truncate_mirrored, leader.partition(), 0, 1, 0)
         leader.replicas.drain()
         leader.turns()
     assert found == ErrorCode.INVALID_REQUEST

@@ -49,6 +49,10 @@ from twisted_broker.replication.partition.fetch_data import (
     FetchPartitionRequest,
     FetchPartitionResult,
 )
+from twisted_broker.replication.partition.mirrored_partition import (
+    append_mirrored,
+    truncate_mirrored,
+)
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.replication.partition.topic_stats import BrokerStats
 from twisted_broker.replication.preferred_read_replica import reads_nearby, redirected
@@ -567,9 +571,9 @@ class ReplicaManager:
                 partition = self.partition(name)
                 _check_topic_id(partition, topic_id)
                 if truncate_to >= 0:
-                    partition.truncate_mirrored(truncate_to, leader_epoch, now_ms)
-                info = partition.append_mirrored(
-                    records, leader_epoch, end, source_log_start, wall_ms, now_ms
+                    truncate_mirrored(partition, truncate_to, leader_epoch, now_ms)
+                info = append_mirrored(
+                    partition, records, leader_epoch, end, source_log_start, wall_ms, now_ms
                 )
             except Exception as error:
                 outcome = self._append_failed(name, error, len(records or b""))

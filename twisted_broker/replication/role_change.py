@@ -41,6 +41,7 @@ from twisted_broker.log.errors import CheckpointError, LogDirFailure, OutOfDescr
 from twisted_broker.log.gaps import resolve_gap
 from twisted_broker.log_config import LogConfig, obeyed_topic_settings, topic_config
 from twisted_broker.replication import directory_moves
+from twisted_broker.replication.partition.mirrored_partition import truncate_as_granted
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.replication.partition.partition_history import older_metadata
 from twisted_broker.replication.replication_quota import FOLLOWER_REPLICAS, LEADER_REPLICAS
@@ -416,7 +417,7 @@ def _make_leader(
         partition.fail(reason)
         return
     try:
-        truncation = partition.truncate_as_granted(state, replicas.runtime.wall_ms())
+        truncation = truncate_as_granted(partition, state, replicas.runtime.wall_ms())
         if truncation is not None:
             _logger.warn(
                 "{truncation}: the source of the mirror lost these records", truncation=truncation

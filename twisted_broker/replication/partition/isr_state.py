@@ -16,7 +16,7 @@ Owns three sealed states, and what the controller's answer makes of a pending on
    that is proposed as RECOVERING; granted, it comes as metadata with a new leader epoch.
 
 Where it changes: `Partition.maybe_expand_isr` (a follower's fetch), `Partition.maybe_shrink_isr`
-(the replica manager's timer), `Partition.truncate_mirrored`, `Partition.alter_partition_answered`.
+(the replica manager's timer), `truncate_mirrored`, `Partition.alter_partition_answered`.
 
 Source: RL 2.5; Kafka's `PartitionState`, `Partition.handleAlterPartitionError`; KIP-497. Not here:
 who may join or must leave (`partition`), the way to the controller

@@ -13,7 +13,7 @@ Owns its role, its in-sync replicas and what moves its high watermark.
 1. A leader is in its own ISR; a follower's ISR is empty. Leader epochs and partition epochs
    only grow; older metadata changes nothing.
 2. A leader's high watermark moves forward only (but for a mirrored log whose source lost records:
-   `truncate_as_granted`), to the least log end of the maximal ISR and of the eligible replicas that
+   `truncate_led_log`), to the least log end of the maximal ISR and of the eligible replicas that
    are caught up, and not at all while the ISR is below the minimum (RL 2.3). A follower's is the
    lesser of its log end and the leader's high watermark, and may go back.
 3. At most one ISR change is on its way (RL 2.5): while it is, nothing else is proposed. A follower
@@ -39,7 +39,6 @@ from twisted_broker.interfaces import Buffer, TopicPartition
 from twisted_broker.log.append_info import AppendOrigin, EndMarker, LogAppendInfo
 from twisted_broker.log.errors import UnexpectedAppendOffset
 from twisted_broker.log.future_logs import future_config
-from twisted_broker.log.mirrored_batches import first_offset_of, not_mirrored
 from twisted_broker.log.offset_metadata import LogOffsetMetadata
 from twisted_broker.log.verification import Guard
 from twisted_broker.log_config import LogConfig
@@ -142,7 +141,7 @@ def _begin_inside_batch(log: Log, refusal: UnexpectedAppendOffset, wall_ms: int)
 class Partition:
     """See the module's card. `leader_log` is the log while this broker leads it, else None;
     `leadership_generation`: how often this broker ceased to lead it, or truncated the log that it
-    leads (`truncate_as_granted`). When the number has changed, others may have led, and records may
+    leads (`truncate_led_log`). When the number has changed, others may have led, and records may
     have been truncated.
     """
 
@@ -298,29 +297,6 @@ class Partition:
         self.advance_high_watermark(now_ms)
         return leader_is_new
 
-    def truncate_as_granted(self, state: PartitionRegistration, wall_ms: int) -> Truncation | None:
-        """Called before `make_leader`: truncates what `truncate_mirrored` proposed, when the
-        controller granted it with the leader epoch that begins now. Raises LogDirFailure.
-        """
-        pending, log = self.isr_state, self.leader_log
-        if (
-            log is None
-            or not isinstance(pending, PendingShrink)
-            or pending.truncate_to < 0
-            or state.leader_epoch <= self.leader_epoch
-            # The record is of another change: the mirror requests the truncation again.
-            or state.leader_recovery_state != RECOVERING
-            or tuple(state.isr) != (self.node_id,)
-        ):
-            return None
-        truncation = Truncation.of(log, pending.truncate_to, self.leader_epoch, wall_ms)
-        if not log.truncate_to(pending.truncate_to, wall_ms):
-            return None
-        self.leadership_generation += (
-            1  # what waits for dropped offsets is not answered by later records
-        )
-        return self._truncated(log, truncation)
-
     def make_follower(self, state: PartitionRegistration, log: Log | None, now_ms: int = 0) -> bool:
         """RL 2.1. True when the leader epoch is new. `log` None: its directory is offline."""
         if state.partition_epoch < self.partition_epoch:
@@ -471,7 +447,7 @@ class Partition:
         if log is None:
             raise self.refusal()
         if acks == -1 and len(self.isr_state.isr) < self.min_isr:
-            raise self._not_enough_replicas()
+            raise self.not_enough_replicas()
         info = log.append_as_leader(records, self.leader_epoch, wall_ms, origin=origin, guard=guard)
         stats.messages_in += info.records_count
         stats.bytes_in += info.bytes
@@ -485,78 +461,7 @@ class Partition:
         self.events.append(event)
         return info
 
-    def append_mirrored(
-        self,
-        records: Buffer | None,
-        leader_epoch: int,
-        log_end_offset: int,
-        source_log_start: int,
-        wall_ms: int,
-        now_ms: int,
-    ) -> LogAppendInfo | None:
-        """Appends what `replog mirror` brought, with the source's offsets, if the log ends at
-        `log_end_offset` or holds the records already. None when there are no `records`. The log
-        start follows `source_log_start` (-1: not known) as far as the high watermark.
-
-        Raises `BrokerError`: those of `log_for`, NOT_ENOUGH_REPLICAS, OFFSET_OUT_OF_RANGE where
-        the log ends elsewhere, or what the log refuses.
-        """
-        log = self.log_for(leader_epoch, True)
-        info = None
-        if records is not None:
-            self.stats.produces += 1
-            if len(self.isr_state.isr) < self.min_isr:
-                raise self._not_enough_replicas()
-            # The mirror may know a lower log end: it sends again what was not answered. Records
-            # that begin at the own end then would leave those in between unchecked.
-            end = log.log_end_offset
-            if log_end_offset > end or (log_end_offset < end <= first_offset_of(records)):
-                raise BrokerError(
-                    ErrorCode.OFFSET_OUT_OF_RANGE,
-                    f"{self.topic_partition} ends at {log.log_end_offset}, not {log_end_offset}",
-                )
-            info = log.append_mirrored(records, self.leader_epoch, wall_ms)
-            self.stats.messages_in += info.records_count
-            self.stats.bytes_in += info.bytes
-            self.emit(
-                self.high_watermark_advanced
-                if self.maybe_increment_leader_hw(now_ms)
-                else self._log_end_changed
-            )
-        elif not log.config.replog_mirror_source:
-            raise not_mirrored(log)
-        start = min(source_log_start, log.high_watermark)
-        if start > log.log_start_offset and log.increment_log_start_offset(start):
-            self.emit(LogStartAdvanced(self))
-        return info
-
-    def truncate_mirrored(self, offset: int, leader_epoch: int, now_ms: int) -> None:
-        """`replog mirror --follow-loss`: proposes a new leader epoch that begins at `offset`, with
-        the leader alone in the ISR (as after an unclean election). The log is truncated when that
-        epoch begins (`truncate_as_granted`); until then nothing has changed.
-
-        Raises `BrokerError`: those of `log_for` (FENCED_LEADER_EPOCH when it is done),
-        POLICY_VIOLATION where the topic is no mirror, LEADER_NOT_AVAILABLE while the controller has
-        not granted it, INVALID_REQUEST where the controller refused.
-        """
-        log = self.log_for(leader_epoch, True)
-        if not log.config.replog_mirror_source:
-            raise not_mirrored(log)
-        if offset >= log.log_end_offset:
-            return
-        state = self.isr_state
-        if isinstance(state, CommittedIsr):
-            if state.truncation_refused:
-                raise BrokerError(
-                    ErrorCode.INVALID_REQUEST,
-                    f"the controller refuses to begin a leader epoch at offset {offset} of "
-                    f"{self.topic_partition} (only one of twisted-broker does so): delete the "
-                    "topic in the target to copy it anew",
-                )
-            self._propose_isr(state.truncate(self.node_id, offset), now_ms)
-        raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, "the truncation is on its way")
-
-    def _not_enough_replicas(self) -> BrokerError:
+    def not_enough_replicas(self) -> BrokerError:
         return BrokerError(
             ErrorCode.NOT_ENOUGH_REPLICAS,
             f"{len(self.isr_state.isr)} in-sync replicas, min.insync.replicas is {self.min_isr}",
@@ -570,12 +475,16 @@ class Partition:
         if log is None:
             raise self.refusal()
         if len(self.isr_state.isr) < self.min_isr:
-            raise self._not_enough_replicas()
+            raise self.not_enough_replicas()
         info = log.append_end_marker(marker, self.leader_epoch, wall_ms)
+        self.leader_appended(info, now_ms)
+        return info
+
+    def leader_appended(self, info: LogAppendInfo, now_ms: int) -> None:
+        """What follows from an append that is none of a client's."""
         self.stats.bytes_in += info.bytes
         moved = self.maybe_increment_leader_hw(now_ms)
         self.emit(self.high_watermark_advanced if moved else self._log_end_changed)
-        return info
 
     def append_as_follower(self, records: Buffer, leader_epoch: int, wall_ms: int) -> LogAppendInfo:
         """RL 6.4: appends what the leader sent, offsets as they came.
@@ -611,10 +520,13 @@ class Partition:
 
     def follow_log_start(self, leader_log_start: int) -> None:
         """RL 2.8: what the leader deleted is deleted here, as far as the own high watermark."""
-        log = self.followed_log()
-        # The leader's start may be above what is known here to be committed; it follows with the
-        # high watermark.
-        start = min(leader_log_start, log.high_watermark)
+        self.delete_up_to(self.followed_log(), leader_log_start)
+
+    def delete_up_to(self, log: Log, source_log_start: int) -> None:
+        """The start of this partition's log follows another log's, as far as the high watermark:
+        that one may be above what is known here to be committed.
+        """
+        start = min(source_log_start, log.high_watermark)
         if start > log.log_start_offset and log.increment_log_start_offset(start):
             self.emit(LogStartAdvanced(self))
 
@@ -690,6 +602,19 @@ class Partition:
         log.truncate_fully_and_start_at(offset, wall_ms)
         return self._truncated(log, truncation._replace(to_offset=offset))
 
+    def truncate_led_log(self, offset: int, wall_ms: int) -> Truncation | None:
+        """A leader drops everything from `offset` on, before a leader epoch that begins there; None
+        when there is nothing. Raises LogDirFailure.
+        """
+        log = self.leader_log
+        assert log is not None
+        truncation = Truncation.of(log, offset, self.leader_epoch, wall_ms)
+        if not log.truncate_to(offset, wall_ms):
+            return None
+        # What waits for dropped offsets is not answered by later records.
+        self.leadership_generation += 1
+        return self._truncated(log, truncation)
+
     def _truncated(self, log: Log, truncation: Truncation) -> Truncation:
         """`truncation` carries the log's size before it."""
         truncation = truncation._replace(size_in_bytes=truncation.size_in_bytes - log.size_in_bytes)
@@ -726,7 +651,7 @@ class Partition:
             return
         # Not by the high watermark alone: a new leader's may be below what was committed before it.
         if replica.log_end.offset >= max(log.high_watermark, self.leader_epoch_start_offset):
-            self._propose_isr(state.expand(replica.broker_id), replica.last_fetch_ms)
+            self.propose_isr(state.expand(replica.broker_id), replica.last_fetch_ms)
 
     def maybe_shrink_isr(self, now_ms: int) -> None:
         """RL 2.4: proposes to remove the followers that have not been caught up for
@@ -743,9 +668,9 @@ class Partition:
             if broker in state.isr and not replica.is_caught_up(leader_end, now_ms, self.max_lag_ms)
         )
         if lagging:
-            self._propose_isr(state.shrink(lagging), now_ms)
+            self.propose_isr(state.shrink(lagging), now_ms)
 
-    def _propose_isr(self, pending: PendingIsr, now_ms: int) -> None:
+    def propose_isr(self, pending: PendingIsr, now_ms: int) -> None:
         self.isr_state = pending
         self.history.isr_proposed(self, pending, now_ms)
         self.emit(IsrChangeWanted(self, pending))

@@ -54,8 +54,6 @@ def _case(reason: str, api: str, versions: str, label: str, *fields: Field) -> l
 # -- what is not served yet
 
 _NOT_SERVED = {
-    68: "0, max_version: 1",
-    69: "0, max_version: 1",
     76: "1, max_version: 1",
     77: "1, max_version: 1",
     78: "1, max_version: 2",
@@ -85,7 +83,7 @@ _NOT_BY_CONTROLLER = {
     81: "0, max_version: 0",
     82: "0, max_version: 0",
 }
-_FEATURES = {"group": 1, "share": 1, "streams": 1}
+_FEATURES = {"share": 1, "streams": 1}
 _KAFKAS_LOWEST = {1: 4, 2: 1, 8: 2, 9: 1, 19: 2, 20: 1, 23: 2}
 _KAFKAS_LOWEST |= {27: 1, 29: 1, 30: 1, 31: 1, 32: 1, 35: 1}
 _FROM_0 = {key: (low, 0) for key, low in _KAFKAS_LOWEST.items()}

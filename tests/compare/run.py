@@ -22,6 +22,7 @@ from typing import Any
 from tests.compare import (
     acl_cases,
     admin_cases,
+    consumer_group_cases,
     controller_cases,
     data_cases,
     group_cases,
@@ -61,6 +62,7 @@ def cases(on_controller: bool = False) -> dict[str, Case]:
         else (
             data_cases,
             group_cases,
+            consumer_group_cases,
             transaction_cases,
             sasl_cases,
             admin_cases,

@@ -59,10 +59,26 @@ def _is_served(context: RequestContext) -> bool:
     )
 
 
+def _message(refusal: BrokerError) -> str | None:
+    """The code's own sentence is not sent, as in Kafka."""
+    return None if refusal.message == refusal.code.sentence else refusal.message
+
+
 # heartbeat
 async def consumer_group_heartbeat(
     context: RequestContext, request: ConsumerGroupHeartbeatRequest
 ) -> ConsumerGroupHeartbeatResponse:
+    try:
+        return _heartbeat_response(await _heartbeat(context, request))
+    except BrokerError as refusal:
+        return ConsumerGroupHeartbeatResponse(
+            error_code=refusal.code, error_message=_message(refusal)
+        )
+
+
+async def _heartbeat(
+    context: RequestContext, request: ConsumerGroupHeartbeatRequest
+) -> HeartbeatAnswer:
     if not _is_served(context):
         raise BrokerError(ErrorCode.UNSUPPORTED_VERSION)
     check_group(context, request.group_id, Operation.READ)
@@ -96,7 +112,7 @@ async def consumer_group_heartbeat(
         return context.may(Operation.DESCRIBE, ResourceType.TOPIC, topic, noted=False)
 
     answer: HeartbeatAnswer = await groups.consumer_heartbeat(asked, may_describe)
-    return _heartbeat_response(answer)
+    return answer
 
 
 async def _checked(context: RequestContext, names: list[str]) -> list[str]:
@@ -159,7 +175,7 @@ async def consumer_group_describe(
             found = await _described(context, group_id)
             left_bytes -= await _fill(context, group, found)
         except BrokerError as refusal:
-            group.error_code, group.error_message = refusal.code, refusal.message
+            group.error_code, group.error_message = refusal.code, _message(refusal)
         else:
             if request.include_authorized_operations:
                 group.authorized_operations = context.authorized_operations(

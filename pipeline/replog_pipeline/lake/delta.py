@@ -246,9 +246,9 @@ class DeltaTable(SparkTable):
         """All that lie in the folder, also those that no version names."""
         return {name for name in self.files.walk("") if name.endswith(".parquet")}
 
-    def read(self) -> DataFrame:
-        """The committed rows."""
-        return self.spark.read.format("delta").load(self.files.path())
+    def read(self, **options: str) -> DataFrame:
+        """The committed rows. `options` as Delta's reader has them: versionAsOf, timestampAsOf."""
+        return self.spark.read.format("delta").options(**options).load(self.files.path())
 
 
 @contextmanager

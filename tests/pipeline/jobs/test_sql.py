@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -81,6 +83,17 @@ def test_sources_are_joined(spark, places) -> None:
         "left anti join lake using (partition, offset)"
     )
     assert asked(spark, query, places["topic"], places["lake"]) == "missing\n0\n"
+
+
+def test_a_delta_table_as_it_was(spark, tmp_path: Path) -> None:
+    """Before the second of two commits: by its version, and by a time between them."""
+    lake = str(tmp_path / "lake")
+    spark.range(2).write.format("delta").save(lake)
+    time.sleep(0.01)  # commits are told apart by milliseconds
+    between = datetime.now(UTC).isoformat()
+    spark.range(3).write.format("delta").mode("append").save(lake)
+    for at, count in (("", 5), ("@v0", 2), (f"@{between}", 2)):
+        assert asked(spark, "select count(*) as n from t", f"t={lake}{at}") == f"n\n{count}\n"
 
 
 def test_a_table_for_people_says_when_there_is_more(spark, places) -> None:

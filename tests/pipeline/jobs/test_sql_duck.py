@@ -131,6 +131,27 @@ def test_what_may_differ_or_fails_is_left_to_spark(orders: str, query: str) -> N
     assert asked("select 1 as x", orders, engine="spark") is None
 
 
+def test_a_delta_table_as_it_was(orders: str, plain: str) -> None:
+    """At a version; what its folder is called may end alike."""
+    write_deltalake(orders, ROWS.append_column("date", pa.array([DAY] * 3)), mode="append")
+    query = "select count(*) as n from orders"
+    assert (asked(query, f"{orders}@v0"), asked(query, orders)) == ("n\n3\n", "n\n6\n")
+    assert asked(query, f"{orders}@v9") is None
+    assert asked("select count(*) as n from o", f"o={orders}@v1") == "n\n6\n"
+    assert asked(query, f"{orders}@2026-01-01") is None
+    with pytest.raises(PipelineError, match=r"plain@v1: only a Delta table has versions"):
+        asked("select 1 as x", f"{plain}@v1")
+    with pytest.raises(PipelineError, match="2026-13-01 is no time: write @2026-01-31T12:00:00Z"):
+        asked("select 1 as x", f"{orders}@2026-13-01")
+    Path(f"{plain}@v1").symlink_to(plain)
+    assert asked("select count(*) as n from p", f"p={plain}@v1") == "n\n3\n"
+
+
+def test_a_time_is_utc_unless_it_says_otherwise() -> None:
+    for text in ("2026-01-31T12:00:00Z", "2026-01-31 12:00", "2026-01-31T13:00:00+01:00"):
+        assert views.instant(text).isoformat() == "2026-01-31T12:00:00+00:00"
+
+
 def test_who_chose_duckdb_is_told_why_not(orders: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked("select offset + 1 as n from orders limit 0", orders, engine="duckdb") == "n\n"
     with pytest.raises(

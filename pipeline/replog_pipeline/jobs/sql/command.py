@@ -24,7 +24,8 @@ from twisted_broker.cli.number_types import WholeNumber
     required=True,
     multiple=True,
     metavar="[NAME=]SOURCE",
-    help="kafka://HOST:PORT/TOPIC[,TOPIC], segments:DIRECTORY or a table's PATH; repeat it.",
+    help="kafka://HOST:PORT/TOPIC[,TOPIC], segments:DIRECTORY or a table's PATH, a Delta "
+    "table's also as it was: PATH@v12, PATH@2026-01-31T12:00:00Z; repeat it.",
 )
 @click.option(
     "--format",

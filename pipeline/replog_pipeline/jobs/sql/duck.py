@@ -71,6 +71,8 @@ def check(config: SqlConfig, tree: exp.Expr, *, is_free: bool) -> None:
     for each in config.named:
         if each.source is not None or not table.is_here(each.place):
             raise NotHereError(f"--from {each.place} is no table on this machine")
+        if each.at and not each.at.startswith("v"):
+            raise NotHereError("a table at a time is read by Spark")
     if not is_free:
         return
     for function in tree.find_all(exp.Func):
@@ -91,7 +93,8 @@ def view(connection: Any, name: str, named: Named) -> None:
     if isinstance(found, DeltaTable):
         from deltalake import DeltaTable as Library
 
-        connection.register(base, Library(found.files.path()).to_pyarrow_dataset())
+        version = int(named.at[1:]) if named.at else None
+        connection.register(base, Library(found.files.path(), version).to_pyarrow_dataset())
     else:
         assert isinstance(found, ParquetTable), "a format that this reads"
         places = found.committed_files()

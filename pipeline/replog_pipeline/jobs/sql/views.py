@@ -13,12 +13,14 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
 from replog_pipeline import sources
 from replog_pipeline.errors import PipelineError
 from replog_pipeline.kafka_cluster import ClientConfig
-from replog_pipeline.lake import table
+from replog_pipeline.lake import files, table
+from replog_pipeline.lake.delta import DeltaTable
 from replog_pipeline.sources import KafkaSource, Source, Wanted, extents
 from replog_pipeline.stores import places
 
@@ -26,16 +28,20 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 T = TypeVar("T")
+_AT = re.compile(r"(?P<place>.+)@(?P<at>v\d+|\d{4}-\d\d.*)", re.DOTALL)
 _NAMED = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)=(?P<place>.+)\Z", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Named:
-    """A `--from`: `name` where it chooses one; of a table `source` is None."""
+    """A `--from`: `name` where it chooses one; of a table `source` is None, and `at` the version
+    (`v12`) or the time that it is read at, None: now.
+    """
 
     name: str | None
     place: str
     source: Source | None
+    at: str | None = None
 
 
 def given(texts: Sequence[str], client: ClientConfig) -> list[Named]:
@@ -55,8 +61,32 @@ def given(texts: Sequence[str], client: ClientConfig) -> list[Named]:
             raise PipelineError(
                 f"--from {text}: one name for {len(source.topics)} topics; leave {name}= out"
             )
-        found.append(Named(name, place, source))
+        place, at = (place, None) if source else travelled(place)
+        found.append(Named(name, place, source, at))
     return found
+
+
+def travelled(place: str) -> tuple[str, str | None]:
+    """A table's place and what stands after its @, unless that is part of a folder's name."""
+    match = _AT.fullmatch(place)
+    folder = files.local(place)
+    if match is None or (folder is not None and folder.exists()):
+        return place, None
+    if not match["at"].startswith("v"):
+        try:
+            instant(match["at"])
+        except ValueError:
+            raise PipelineError(
+                f"--from {place}: {match['at']} is no time: write @2026-01-31T12:00:00Z, or @v12 "
+                "for a version"
+            ) from None
+    return match["place"], match["at"]
+
+
+def instant(text: str) -> datetime:
+    """In UTC unless it says otherwise."""
+    found = datetime.fromisoformat(text)
+    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
 
 
 def check(named: Sequence[Named]) -> None:
@@ -64,6 +94,8 @@ def check(named: Sequence[Named]) -> None:
     for each in named:
         if each.source is None:
             table.check_from(each.place)
+            if each.at and table.is_here(each.place):
+                delta_of(None, each)
         else:
             extents.check(each.source)
 
@@ -103,7 +135,13 @@ def created(spark: SparkSession, named: Sequence[Named]) -> Iterator[list[str]]:
 def frames(spark: SparkSession, named: Named) -> list[tuple[str, DataFrame]]:
     """The views of one `--from`."""
     if named.source is None:
-        return [(view_name(named), table.existing(spark, named.place).read())]
+        if named.at is None:
+            return [(view_name(named), table.existing(spark, named.place).read())]
+        kept = delta_of(spark, named)
+        if named.at.startswith("v"):
+            return [(view_name(named), kept.read(versionAsOf=named.at[1:]))]
+        time = instant(named.at).strftime("%Y-%m-%d %H:%M:%S.%f")
+        return [(view_name(named), kept.read(timestampAsOf=time))]
     extent = extents.extent(spark, named.source)
     topics = sorted({topic for topic, _ in extent.end})
     if named.name and len(topics) > 1:
@@ -121,6 +159,17 @@ def frames(spark: SparkSession, named: Named) -> list[tuple[str, DataFrame]]:
             spark, only(named.source, topic), Wanted(start=start, end=end, only_named=True)
         )
         found.append((named.name or topic, with_date(rows)))
+    return found
+
+
+def delta_of(spark: SparkSession | None, named: Named) -> DeltaTable:
+    """PipelineError for a table that keeps no versions."""
+    found = table.existing(spark, named.place)
+    if not isinstance(found, DeltaTable):
+        raise PipelineError(
+            f"--from {named.place}@{named.at}: only a Delta table has versions; leave it out from "
+            "the @ on"
+        )
     return found
 
 

@@ -1,7 +1,7 @@
 """How much of one log is on the disk.
 
-Owns `Durability`: the recovery point, syncs, what waits for one (`flush.messages`), and the
-leader-epoch checkpoint file.
+Owns `Durability`: the recovery point, syncs, what waits for one (`flush.messages`), and when the
+leader-epoch checkpoint is written.
 
 1. The recovery point rises only when everything below it was synced, file names and leader epochs
    included; not if the log was truncated while the sync ran, or failed. A truncation is a write as
@@ -40,7 +40,7 @@ from collections.abc import Callable
 
 from twisted_broker.interfaces import IDiskWorker
 from twisted_broker.log import checkpoints
-from twisted_broker.log.leader_epochs import LeaderEpochFileCache
+from twisted_broker.log.leader_epochs import LeaderEpochFile, LeaderEpochFileCache
 from twisted_broker.log.offset_metadata import LogOffsetMetadata
 from twisted_broker.log.producer_state import ProducerStateManager
 from twisted_broker.log.segments import LogSegments
@@ -60,17 +60,12 @@ class Durability:
     __slots__ = (
         "_being_written",
         "_cut",
-        "_epochs_dirty",
-        "_epochs_synced",
-        "_epochs_version",
-        "_epochs_writing",
         "_generation",
         "_is_ending",
         "_is_point_above",
         "_is_retrying",
         "_is_start_above",
         "_last_cut",
-        "_leader_epochs",
         "_loaded_point",
         "_on_fatal",
         "_on_short",
@@ -85,6 +80,7 @@ class Durability:
         "_written_point",
         "awaiting_sync",
         "disk",
+        "epoch_file",
         "flush_messages",
         "indexed_upto",
         "indexes_shrank",
@@ -107,7 +103,7 @@ class Durability:
         on_synced: Callable[[], None],
     ) -> None:
         self._segments, self._watermarks = segments, watermarks
-        self._producers, self._leader_epochs = producers, leader_epochs
+        self._producers = producers
         self.flush_messages, self._on_fatal, self._on_synced = flush_messages, on_fatal, on_synced
         self.disk: IDiskWorker | None = None
         self.stopped = False
@@ -142,8 +138,7 @@ class Durability:
         self._generation = 0  # counts what makes a sync that runs meanwhile worthless
         self._sync_upto = self._sync_wanted = -1  # of the sync that runs, of the next; -1 none
         self._sync_waiters: list[tuple[int, Callable[[], None]]] = []
-        self._epochs_writing = self._epochs_dirty = False
-        self._epochs_version = self._epochs_synced = 0  # a version counts changes
+        self.epoch_file = LeaderEpochFile(leader_epochs, segments)
 
     def attach(
         self, disk: IDiskWorker, on_out_of_descriptors: Callable[[OSError], None] | None = None
@@ -352,7 +347,7 @@ class Durability:
     @property
     def is_busy(self) -> bool:
         """Whether a sync, or a write of the epochs, runs: it knows the files by their names."""
-        return self._sync_upto >= 0 or self._epochs_writing
+        return self._sync_upto >= 0 or self.epoch_file.is_writing
 
     def renamed(self) -> None:
         """The log has another name now, which is not durable yet. Only while it is not busy."""
@@ -397,8 +392,7 @@ class Durability:
         # Where records were dropped, the active segment may be empty: it begins at `upto` then.
         paths = self._paths(upto + 1 if self.indexes_shrank else upto, without_indexes)
         files, directory = self._segments.pool.files, self._segments.directory
-        version = self._epochs_version
-        epochs = self._epochs_text() if version != self._epochs_synced else None
+        version, epochs = self.epoch_file.to_sync()
         name_is_durable = self.name_is_durable
         if not name_is_durable:
             paths.append(posixpath.join(directory, checkpoints.PARTITION_METADATA))
@@ -417,7 +411,7 @@ class Durability:
                 files.sync_directory(directory)
                 if not name_is_durable:
                     files.sync_directory(posixpath.dirname(directory))
-                self._epochs_synced, self.name_is_durable = version, True
+                self.epoch_file.synced, self.name_is_durable = version, True
 
         return job
 
@@ -524,37 +518,16 @@ class Durability:
     # -- the leader-epoch checkpoint
 
     def write_leader_epochs(self) -> None:
-        """Brings the epochs to their checkpoint: one write at a time, the newest content.
-
-        It is synced with the next sync of the log, before the recovery point moves: until then a
-        crash may take it, and recovery finds the epochs in the batches.
+        """Brings the epochs to their checkpoint; the next sync of the log makes it durable. Once
+        the log ends, the last sync, or recovery, writes it.
         """
-        self._epochs_version += 1
-        if self._is_ending:
-            return  # the last sync, or recovery, writes them
-        if self._epochs_writing:
-            self._epochs_dirty = True
-            return
-        files, content = self._segments.pool.files, self._epochs_text()
-        path = posixpath.join(self._segments.directory, checkpoints.LEADER_EPOCH)
-        if self.disk is None:
-            checkpoints.write_aside(files, path, content, sync=False)
-            return
-        self._epochs_writing, self._epochs_dirty = True, False
-        self.disk.submit(
-            lambda: checkpoints.write_aside(files, path, content, sync=False),
-            self._epochs_written,
-        )
+        self.epoch_file.changed()
+        if not self._is_ending:
+            self.epoch_file.write(self.disk, self._epochs_written)
 
-    def _epochs_written(self, _: None, error: BaseException | None) -> None:
-        self._epochs_writing = False
+    def _epochs_written(self, error: BaseException | None) -> None:
         # The directory may have been renamed or deleted while the write waited: no failure.
         if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
             self._on_fatal(error)
-        elif self._epochs_dirty:
+        elif self.epoch_file.is_dirty:
             self.write_leader_epochs()
-
-    def _epochs_text(self) -> bytes:
-        return checkpoints.epochs_text(
-            self._leader_epochs.epochs, self._leader_epochs.start_offsets
-        )

@@ -1,20 +1,29 @@
 """Which leader epoch began at which offset.
 
-Owns `LeaderEpochFileCache`: the epochs of a log with their start offsets, and where epoch E ends.
+Owns `LeaderEpochFileCache`: the epochs of a log with their start offsets, and where epoch E ends;
+and `LeaderEpochFile`, which brings them to their checkpoint.
 
 1. Epochs and start offsets both grow strictly.
 2. The list in memory is authoritative. `changed` is called after every change, except while the log
    is loaded, and has the checkpoint file written. What the file lacks after a crash, recovery finds
    again in the batches.
 
-Source: Kafka's `LeaderEpochFileCache`, KIP-101, KIP-320; RL 3.5, 6.3. Not here: the file
-(`checkpoints.py`), the requests (`replication`).
+Source: Kafka's `LeaderEpochFileCache`, KIP-101, KIP-320; RL 3.5, 6.3. Not here: the form of
+the file (`checkpoints.py`), when a log is synced (`durability.py`), the requests (`replication`).
 """
 
 from __future__ import annotations
 
+import posixpath
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from twisted_broker.log import checkpoints
+
+if TYPE_CHECKING:
+    from twisted_broker.interfaces import IDiskWorker
+    from twisted_broker.log.segments import LogSegments
 
 UNDEFINED = (-1, -1)
 
@@ -136,3 +145,48 @@ class LeaderEpochFileCache:
     def _on_change(self) -> None:
         if self._changed is not None and not self._held:
             self._changed()
+
+
+class LeaderEpochFile:
+    """The checkpoint file of one log's epochs. It is written at once, and synced with the next sync
+    of the log, before the recovery point moves: until then a crash may take it, and recovery finds
+    the epochs in the batches.
+    """
+
+    __slots__ = ("_cache", "_segments", "_version", "is_dirty", "is_writing", "synced")
+
+    def __init__(self, cache: LeaderEpochFileCache, segments: LogSegments) -> None:
+        self._cache, self._segments = cache, segments
+        self.is_writing = self.is_dirty = False
+        self._version = self.synced = 0  # a version counts changes
+
+    def changed(self) -> None:
+        """What was synced is not all any more."""
+        self._version += 1
+
+    def write(self, disk: IDiskWorker | None, done: Callable[[BaseException | None], None]) -> None:
+        """One write at a time, the newest content; `done(error)` after it. Without a worker, at
+        once.
+        """
+        if self.is_writing:
+            self.is_dirty = True
+            return
+        files, content = self._segments.pool.files, self._text()
+        path = posixpath.join(self._segments.directory, checkpoints.LEADER_EPOCH)
+        if disk is None:
+            checkpoints.write_aside(files, path, content, sync=False)
+            return
+        self.is_writing, self.is_dirty = True, False
+
+        def written(_: None, error: BaseException | None) -> None:
+            self.is_writing = False
+            done(error)
+
+        disk.submit(lambda: checkpoints.write_aside(files, path, content, sync=False), written)
+
+    def to_sync(self) -> tuple[int, bytes | None]:
+        """The version, and what a sync must write first; None: that is synced already."""
+        return self._version, None if self._version == self.synced else self._text()
+
+    def _text(self) -> bytes:
+        return checkpoints.epochs_text(self._cache.epochs, self._cache.start_offsets)

@@ -11,7 +11,7 @@ permission of other nodes (`api/dispatch.py`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence
 from itertools import chain
 from operator import attrgetter, itemgetter
 from typing import Any, TypeVar
@@ -409,53 +409,49 @@ async def delete_topics(
 async def incremental_alter_configs(
     context: RequestContext, request: configs.IncrementalAlterConfigsRequest
 ) -> configs.IncrementalAlterConfigsResponse:
-    controller = _controller(context)
-    counts = await _counted(
-        context, ((each.resource_type, each.resource_name) for each in request.resources)
+    responses = await _alter_configs(
+        context, request, permissions.refuse_incremental, config_changes.incremental_alter_configs
     )
-    refused = await permissions.refuse_incremental(context, request, counts)
-    response = configs.IncrementalAlterConfigsResponse()
-
-    def decide(some: list[Any]) -> Decision[configs.IncrementalAlterConfigsResponse]:
-        part = configs.IncrementalAlterConfigsRequest(
-            resources=some, validate_only=request.validate_only
-        )
-        return config_changes.incremental_alter_configs(controller.view, part, counts)
-
-    def done(some: list[Any], answer: Any) -> None:
-        if not request.validate_only:
-            audit.settings_changed(context, some, answer)
-
-    async for some, found, answer in _written(context, request.resources, decide, done):
-        response.responses += answer.responses
-        context.elements_left -= 2 * len(some) + 4 * len(found)
-    response.responses += refused
-    return response
+    return configs.IncrementalAlterConfigsResponse(responses=responses)
 
 
 async def alter_configs(
     context: RequestContext, request: configs.AlterConfigsRequest
 ) -> configs.AlterConfigsResponse:
+    responses = await _alter_configs(
+        context, request, permissions.refuse_alter, config_changes.alter_configs
+    )
+    return configs.AlterConfigsResponse(responses=responses)
+
+
+async def _alter_configs(
+    context: RequestContext,
+    request: Any,
+    refuse: Callable[[RequestContext, Any, Counter[tuple[int, str]]], Awaitable[list[Any]]],
+    change: Callable[[ClusterView, Any, Counter[tuple[int, str]]], Decision[Any]],
+) -> list[Any]:
+    """`refuse` takes out of the request what the principal may not change; `change` decides on a
+    part of the rest.
+    """
     controller = _controller(context)
     counts = await _counted(
         context, ((each.resource_type, each.resource_name) for each in request.resources)
     )
-    refused = await permissions.refuse_alter(context, request, counts)
-    response = configs.AlterConfigsResponse()
+    refused = await refuse(context, request, counts)
+    responses: list[Any] = []
 
-    def decide(some: list[Any]) -> Decision[configs.AlterConfigsResponse]:
-        part = configs.AlterConfigsRequest(resources=some, validate_only=request.validate_only)
-        return config_changes.alter_configs(controller.view, part, counts)
+    def decide(some: list[Any]) -> Decision[Any]:
+        part = type(request)(resources=some, validate_only=request.validate_only)
+        return change(controller.view, part, counts)
 
     def done(some: list[Any], answer: Any) -> None:
         if not request.validate_only:
             audit.settings_changed(context, some, answer)
 
     async for some, found, answer in _written(context, request.resources, decide, done):
-        response.responses += answer.responses
+        responses += answer.responses
         context.elements_left -= 2 * len(some) + 4 * len(found)
-    response.responses += refused
-    return response
+    return responses + refused
 
 
 async def alter_client_quotas(

@@ -15,7 +15,7 @@ Owns `DirectoryAssignments`.
    rest.
 5. Below metadata.version 3.7-IV2 the controller knows no directories and refuses the request:
    nothing is sent, and a move need not wait for it. So Kafka moves where no controller is to be
-   informed (ZooKeeper); its own brokers of that level take one directory only. When the level
+   informed; its own brokers of that level take one directory only. When the level
    rises, all replicas here are compared once.
 
 Source: Kafka's `AssignmentsManager`; KIP-858; KRAFT 3.6. Not here: moves between directories

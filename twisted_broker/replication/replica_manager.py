@@ -927,7 +927,7 @@ def _check_topic_id(partition: Partition, topic_id: bytes) -> None:
     """Raises UNKNOWN_TOPIC_ID. The name was found in the metadata of a moment: the partitions
     follow it in turns of their own, and a topic may be made anew while a request waits.
     """
-    # Topics of a ZooKeeper cluster have no id below inter-broker protocol 2.8.
+    # Topics of an old cluster have no id.
     if partition.topic_id not in (topic_id, NULL_UUID):
         raise BrokerError(ErrorCode.UNKNOWN_TOPIC_ID)
 

@@ -186,7 +186,7 @@ def _delta_to_retry(
     """
     changes: dict[tuple[bytes, int], PartitionDelta] = {}
     for (name, topic_id, number), is_new in waiting.items():
-        # Topics of a ZooKeeper cluster have no id below inter-broker protocol 2.8.
+        # Topics of an old cluster have no id.
         has_id = topic_id != NULL_UUID
         topic = image.topics_by_id.get(topic_id) if has_id else image.topics_by_name.get(name)
         state = None if topic is None else topic.partitions.get(number)
@@ -527,7 +527,7 @@ def _partition_and_log(
     )
     try:
         wanted = None if is_reserved_directory(directory_id) else directory_id
-        # Topics of a ZooKeeper cluster have no id below inter-broker protocol 2.8.
+        # Topics of an old cluster have no id.
         topic_id = None if change.topic_id == NULL_UUID else change.topic_id
         log = replicas.log_manager.get_or_create(topic_partition, topic_id, config, is_new, wanted)
         if not _decide_about_gap(replicas, change, partition, log, state):
@@ -604,8 +604,8 @@ def give_topic_id(
     topic_id: bytes,
     image: MetadataImage,
 ) -> None:
-    """A topic of a ZooKeeper cluster has its id from now on (its inter-broker protocol was raised),
-    and its partition the role that it had. Raises LogDirFailure.
+    """A topic that had no id has one from now on, and its partition the role that it had. Raises
+    LogDirFailure.
     """
     partition = replicas.partitions[topic_partition]
     _identify(replicas, partition, topic_id)

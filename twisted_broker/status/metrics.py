@@ -98,7 +98,7 @@ class BrokerCollector:
             raft_leader(out, parts.controller, self._rates)
         elif parts.metadata is not None and parts.roles is None:
             raft_observer(out, parts.metadata, self._rates)
-        if parts.metadata is not None and parts.roles is None:  # no quorum with ZooKeeper
+        if parts.metadata is not None and parts.roles is None:  # no quorum elsewhere
             raft_channel(out, parts.metadata)
         yield
         yield from _requests(out, list(self._view.served()), self._view.replicas)

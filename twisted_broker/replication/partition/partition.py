@@ -123,7 +123,7 @@ def is_registered(broker_id: int, broker_epoch: int, brokers: Brokers) -> bool:
 
 def is_current(broker_epoch: int, registered: int) -> bool:
     """Whether a broker that is alive fetches under the epoch that it registered. True when either
-    is not known (-1), as always in a ZooKeeper cluster.
+    is not known (-1).
     """
     return broker_epoch in (-1, registered) or registered == -1
 

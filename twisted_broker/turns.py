@@ -37,7 +37,7 @@ SECONDS_PER_TURN = 0.004
 PIECES_PER_TURN = 64
 Steps = Iterator["Deferred[Any] | None"]
 T = TypeVar("T")
-_logger = Logger()
+_logger = Logger(namespace=__name__)
 
 
 class Turns:

@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Generator, Iterable, Mapping, Sequenc
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from twisted_broker.api.audit import audit_lines
+from twisted_broker.api.each import each
 from twisted_broker.api.topic_answers import TopicAnswers
 from twisted_broker.event_lines import NAMED
 from twisted_broker.net.listeners import ListenerName
@@ -276,15 +277,11 @@ class RequestContext:
             if not cost or self.elements_left < 0:
                 await self.next_turn()
 
-    async def each(self, elements: Iterable[E], cost: int = 1) -> AsyncIterator[E]:
+    def each(self, elements: Iterable[E], cost: int = 1) -> AsyncIterator[E]:
         """The elements, each of which takes `cost` off `elements_left`; others are served in
         between.
         """
-        for element in elements:
-            self.elements_left -= cost
-            if self.elements_left < 0:
-                await self.next_turn()
-            yield element
+        return each(self, elements, cost)
 
     async def encode(self, response: Any, parts: list[Any]) -> None:
         """Appends the message's bytes in slices. Each slice is joined: millions of small pieces

@@ -36,6 +36,7 @@ import struct
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from twisted_broker.interfaces import Buffer
 from twisted_broker.log.errors import is_out_of_descriptors
@@ -70,15 +71,11 @@ def _preadv2_of_libc() -> PreadV2 | None:
         call = ctypes.CDLL(None, use_errno=True).preadv2
     except (AttributeError, OSError):
         return None
-
-    class Vector(ctypes.Structure):
-        """`struct iovec`."""
-
-        _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
-
+    # `struct iovec`: its address, and its length, which is as wide as a pointer
+    vector_of: Any = ctypes.c_size_t * 2
     call.argtypes = (
         ctypes.c_int,
-        ctypes.POINTER(Vector),
+        ctypes.POINTER(vector_of),
         ctypes.c_int,
         ctypes.c_long,  # off_t, where it has 64 bits as a long has
         ctypes.c_int,
@@ -89,7 +86,7 @@ def _preadv2_of_libc() -> PreadV2 | None:
         (buffer,) = buffers
         length = len(buffer)
         content = (ctypes.c_char * length).from_buffer(buffer)
-        vector = Vector(ctypes.addressof(content), length)
+        vector = vector_of(ctypes.addressof(content), length)
         count = int(call(fd, ctypes.byref(vector), 1, position, flags))
         if count < 0:
             number = ctypes.get_errno()

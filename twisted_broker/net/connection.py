@@ -132,7 +132,8 @@ class KafkaConnection(Protocol):
     of a listener with SASL; `is_stranger`: it has not authenticated there yet.
     """
 
-    is_follower = is_stranger = False
+    is_follower = False
+    is_stranger = False
     sasl: SaslGate | None = None
 
     def __init__(self, listener: ListenerContext, client_host: str) -> None:

@@ -144,9 +144,9 @@ class ServerTransport(tcp.Server):
         if not self.connected or self.disconnecting:
             return
         self.disconnecting = True
-        self.protocol: Any = _Ending(self, self.protocol)
+        transport: Any = self  # Twisted deletes the attribute: it stays one of Twisted's class
+        transport.protocol = _Ending(self, self.protocol)
         self.producer, self.producerPaused = None, False
-        transport: Any = self
         transport.stopReading()
         transport.server.lingering.add(self)
         if self.dataBuffer or self._tempDataBuffer:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from twisted_broker.replication.replica_manager import ReplicaManager
 
 Effect = Callable[[Any], object]
-_logger = Logger()
+_logger = Logger(namespace=__name__)
 
 
 class Effects:

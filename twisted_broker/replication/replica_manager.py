@@ -105,7 +105,7 @@ _CLIENT, _NONE = AppendOrigin.CLIENT, ErrorCode.NONE
 PROPOSED_PER_TURN = 200
 # One to two milliseconds.
 FAILED_PER_STEP = 250
-_logger = Logger()
+_logger = Logger(namespace=__name__)
 
 
 class ReplicaManager:

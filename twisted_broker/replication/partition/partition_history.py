@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.partition.isr_state import PendingExpand, PendingShrink
+from twisted_broker.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from twisted_broker.log.log import Log
     from twisted_broker.replication.partition.isr_state import IsrState, PendingIsr
     from twisted_broker.replication.partition.partition import Partition
     from twisted_broker.replication.partition.remote_replica import RemoteReplica
-    from twisted_broker.wire.errors import ErrorCode
 
 TRUNCATIONS_KEPT = 8
 

@@ -11,6 +11,21 @@ Source: RL 1.13; Kafka's `BrokerTopicStats`. Not here: names and rates (`status.
 
 from __future__ import annotations
 
+COUNTERS = (
+    "bytes_in",
+    "bytes_out",
+    "bytes_rejected",
+    "failed_fetches",
+    "failed_produces",
+    "fetches",
+    "messages_in",
+    "produces",
+    "reassignment_bytes_in",
+    "reassignment_bytes_out",
+    "replication_bytes_in",
+    "replication_bytes_out",
+)
+
 
 class TopicStats:
     """Counts since the start.
@@ -18,21 +33,7 @@ class TopicStats:
     Bytes are those of record batches; requests are counted per partition named, before any check.
     """
 
-    __slots__ = (
-        "bytes_in",
-        "bytes_out",
-        "bytes_rejected",
-        "failed_fetches",
-        "failed_produces",
-        "fetches",
-        "messages_in",
-        "partitions",
-        "produces",
-        "reassignment_bytes_in",
-        "reassignment_bytes_out",
-        "replication_bytes_in",
-        "replication_bytes_out",
-    )
+    __slots__ = (*COUNTERS, "partitions")
 
     def __init__(self) -> None:
         self.partitions = 0
@@ -45,9 +46,6 @@ class TopicStats:
     def add(self, other: TopicStats) -> None:
         for name in COUNTERS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
-
-
-COUNTERS = tuple(name for name in TopicStats.__slots__ if name != "partitions")
 
 
 class BrokerStats:

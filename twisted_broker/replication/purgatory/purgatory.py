@@ -30,7 +30,7 @@ from twisted.logger import Logger
 
 from twisted_broker.replication.purgatory.timing_wheel import Timer, TimingWheel
 
-_logger = Logger()
+_logger = Logger(namespace=__name__)
 
 
 class Operation(Protocol):

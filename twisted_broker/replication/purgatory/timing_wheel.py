@@ -29,7 +29,7 @@ from twisted.logger import Logger
 from twisted_broker.interfaces import IClock, IDelayedCall
 from twisted_broker.stall_tolerance import DEADLINE_STALL_MS
 
-_logger = Logger()
+_logger = Logger(namespace=__name__)
 # 64 slots: which of them are in use is one int of 64 bits.
 _BITS = 6
 _SLOTS = 1 << _BITS
@@ -180,6 +180,9 @@ class TimingWheel:
     def _turn(self) -> None:
         """Runs what is due, earliest first, then sleeps until the next slot in use."""
         self._call = None
+        self._run_due()
+
+    def _run_due(self) -> None:
         now_ms = (self._clock.seconds() - self._origin) * 1000
         # This process was stopped: sockets are read once before anything expires, so that what had
         # come in time counts.

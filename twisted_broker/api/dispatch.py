@@ -87,6 +87,7 @@ class BoundRoute:
     """
 
     __slots__ = (
+        "at_once",
         "call",
         "errors",
         "has_records",
@@ -116,6 +117,7 @@ class BoundRoute:
         self.times = times or ApiTimes()
         self.errors: dict[ErrorCode, int] = {}
         self.call: Callable[[RequestContext, Any], Any] = route.function(on_controller)
+        self.at_once = route.at_once(self.call)
         self.request_class = route.request_class()
         self.response_class = route.response_class()
         self.write: Callable[[Any, list[Any]], None] | None = None
@@ -386,13 +388,26 @@ class Dispatcher:
                 context,
                 served.refuse(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, None),
             )
-        steps = served.call(context, request)
-        outcome: Any = self.step(served, context, request, steps)
+        steps: Any = None
+        outcome: Any
+        if served.at_once is None:
+            steps = served.call(context, request)
+            outcome = self.step(served, context, request, steps)
+        else:
+            try:
+                steps = served.at_once(context, request)
+            except Exception as error:
+                outcome = self.failed(served, context, request, error)
+            else:
+                if type(steps) is served.response_class:
+                    outcome = self.answer(served, context, steps)
+                else:
+                    outcome = self.step(served, context, request, steps)
         if not count & served.untimed:
             return self._timed(connection, served, context, request, steps, began, outcome)
         # The usual answers first: Deferred is an abstract base class, whose `isinstance` costs
         # as much as five calls.
-        if outcome.__class__ is bytes or outcome.__class__ is list:
+        if type(outcome) is bytes or type(outcome) is list:
             return outcome
         if isinstance(outcome, Deferred):
             response = SuspendedResponse(self, connection, served, context, request, steps)
@@ -553,21 +568,30 @@ class Dispatcher:
                     else self._written_in_slices(served, context, done)
                 )
             return self.answer(served, context, stop.value)
-        except BrokerError as error:
-            return self.answer(served, context, served.refuse(request, error.code, error.message))
-        except WireError:
-            raise
-        except CancelledError:
-            return self.answer(served, context, None)  # as with `SuspendedResponse.abandon`
-        except Exception:
-            self._log_failure(served, context)
-            return self.answer(
-                served, context, served.refuse(request, ErrorCode.UNKNOWN_SERVER_ERROR, None)
-            )
+        except Exception as error:
+            return self.failed(served, context, request, error)
         assert isinstance(waits_for, Deferred), waits_for
         if context.metered is not None:
             context.metered.pause(self.seconds())
         return waits_for
+
+    def failed(
+        self, served: BoundRoute, context: RequestContext, request: Any, error: Exception
+    ) -> Answer:
+        """The answer of a function that raised; called where it is caught.
+
+        Raises it when the peer is broken.
+        """
+        if isinstance(error, BrokerError):
+            return self.answer(served, context, served.refuse(request, error.code, error.message))
+        if isinstance(error, WireError):
+            raise error
+        if isinstance(error, CancelledError):
+            return self.answer(served, context, None)  # as with `SuspendedResponse.abandon`
+        self._log_failure(served, context)
+        return self.answer(
+            served, context, served.refuse(request, ErrorCode.UNKNOWN_SERVER_ERROR, None)
+        )
 
     def answer(self, served: BoundRoute, context: RequestContext, response: Any) -> Answer:
         """A message as the connection sends it.

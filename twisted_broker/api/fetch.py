@@ -54,6 +54,7 @@ from twisted_broker.wire.messages.fetch import (
     FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
+    FetchTopic,
     LeaderIdAndEpoch,
     NodeEndpoint,
     PartitionData,
@@ -74,6 +75,7 @@ _ZSTD_FROM, _FOLLOWERS_SERVE_FROM, _TOPIC_IDS_FROM, _REPLICA_STATE_FROM, _LEADER
 )
 _READ_COMMITTED = 1
 _READ, _TOPIC = Operation.READ, ResourceType.TOPIC
+_FEW = 50
 _MOST_UNKNOWN = 10_000
 """A fetch may name so many partitions more than are held here."""
 _SAME_EPOCH, _UNSAID, _NO_SNAPSHOT = (
@@ -84,12 +86,12 @@ _SAME_EPOCH, _UNSAID, _NO_SNAPSHOT = (
 _HINTED = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 
 
-async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse:
+async def fetch(context: RequestContext, request: FetchRequest | None) -> FetchResponse:
     """Answers when `min_bytes` are there, a partition has an error, a diverging epoch or a
     preferred replica, or after `max_wait_ms`.
     """
     replicas = context.broker.replica_manager
-    assert replicas is not None
+    assert replicas is not None and request is not None
     params = _params(context, request, replicas.fetch_max_bytes)
     may_replicate = params.replica_id >= 0 and context.may_on_cluster(Operation.CLUSTER_ACTION)
     if may_replicate:
@@ -101,7 +103,7 @@ async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse
     except BrokerError as refusal:
         return FetchResponse(error_code=refusal.code)
     # A fetch may wait for half a minute, and thousands do: the decoded request need not.
-    del request
+    request = None
     requests = session.requests
     if len(requests) <= SLICE_ELEMENTS or session.reads_now:
         readable, refused = _guard(context, params, may_replicate, requests)
@@ -163,6 +165,65 @@ async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse
         raise
 
 
+def fetch_at_once(context: RequestContext, request: FetchRequest) -> Any:
+    """As `fetch` for the usual request, without a coroutine: a consumer's, without a session, of
+    few partitions. The response, or a coroutine of it where it waits, or is not of that kind.
+    """
+    if (
+        request.session_epoch != FINAL_EPOCH
+        or request.session_id != NO_SESSION
+        or context.version < _BATCHES_FROM
+        or context.metered is not None
+        or len(request.topics) > _FEW
+    ):
+        return fetch(context, request)
+    replicas = context.broker.replica_manager
+    assert replicas is not None
+    params = _params(context, request, replicas.fetch_max_bytes)
+    if params.replica_id >= 0:
+        return fetch(context, request)
+    requests: list[FetchPartitionRequest] = []
+    for topic in request.topics:
+        if len(topic.partitions) > _FEW:
+            return fetch(context, request)
+        _add_requested(context, topic, requests)
+    if len(requests) > SLICE_ELEMENTS:
+        return fetch(context, request)
+    readable, refused = _guard(context, params, False, requests)
+    results: list[FetchPartitionResult] = replicas.fetch(params, readable) if readable else []
+    if not replicas.answers_at_once(params, results):
+        return _when_there_is_enough(context, params, results, FetchContext(requests), refused)
+    return _shown(context, results, refused)
+
+
+async def _when_there_is_enough(
+    context: RequestContext,
+    params: FetchParams,
+    results: list[FetchPartitionResult],
+    session: FetchContext,
+    refused: Sequence[tuple[int, FetchPartitionResult]],
+) -> FetchResponse:
+    second_read = context.replica_manager.delayed_fetch(params, results, session, None)
+    results = []  # many may wait: each keeps what it needs
+    return _shown(context, await second_read, refused)
+
+
+def _shown(
+    context: RequestContext,
+    results: list[FetchPartitionResult],
+    refused: Sequence[tuple[int, FetchPartitionResult]],
+) -> FetchResponse:
+    """The answer of a fetch without a session."""
+    for index, result in refused:
+        results.insert(index, result)
+    try:
+        return _response(context, ErrorCode.NONE, NO_SESSION, results)
+    except BaseException:
+        for result in results:
+            result.release()
+        raise
+
+
 def _params(context: RequestContext, request: FetchRequest, most: int) -> FetchParams:
     """`most`: the bytes that this broker gives in one answer.
 
@@ -213,20 +274,7 @@ async def _open_session(
     if count > SLICE_ELEMENTS:
         requests = await _many_requested(context, request, by_id)
     for topic in () if requests else request.topics:
-        name = _name_of(context, topic.topic_id) if by_id else topic.topic
-        topic_id = topic.topic_id if by_id else None
-        requests += [
-            FetchPartitionRequest(
-                TopicPartition(name, requested.partition),
-                topic_id,
-                requested.fetch_offset,
-                requested.partition_max_bytes,
-                requested.current_leader_epoch,
-                requested.last_fetched_epoch,
-                requested.log_start_offset,
-            )
-            for requested in topic.partitions
-        ]
+        _add_requested(context, topic, requests)
     # A full fetch without a session: nothing to look up in the cache.
     if request.session_epoch == FINAL_EPOCH and request.session_id == NO_SESSION:
         return FetchContext(requests)
@@ -248,6 +296,26 @@ async def _open_session(
         now_ms,
         _reader(context, params, may_replicate),
     )
+
+
+def _add_requested(
+    context: RequestContext, topic: FetchTopic, requests: list[FetchPartitionRequest]
+) -> None:
+    by_id = context.version >= _TOPIC_IDS_FROM
+    name = _name_of(context, topic.topic_id) if by_id else topic.topic
+    topic_id = topic.topic_id if by_id else None
+    requests += [
+        FetchPartitionRequest(
+            TopicPartition(name, requested.partition),
+            topic_id,
+            requested.fetch_offset,
+            requested.partition_max_bytes,
+            requested.current_leader_epoch,
+            requested.last_fetched_epoch,
+            requested.log_start_offset,
+        )
+        for requested in topic.partitions
+    ]
 
 
 def _reader(

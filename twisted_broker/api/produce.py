@@ -24,7 +24,7 @@ Source: RL 1.6, 1.7, 5.1; Kafka's `KafkaApis.handleProduceRequest`,
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from twisted_broker.api.leaders import LeaderHints
 from twisted_broker.interfaces import Buffer, TopicPartition
@@ -57,13 +57,16 @@ if TYPE_CHECKING:
     from twisted_broker.log.log import Log
     from twisted_broker.log.verification import Guard
     from twisted_broker.log.write_ahead import WriteAhead
-    from twisted_broker.replication.purgatory.delayed_operations import AppendOutcome
+    from twisted_broker.replication.purgatory.delayed_operations import (
+        AppendOutcome,
+        DelayedProduce,
+    )
 
 _BATCHES_FROM, _ZSTD_FROM, _LEADER_FROM, _TOPIC_IDS_FROM = 3, 7, 10, 13
 # The low byte holds codec and transactional flag: they are read without a view of the batch.
 _LOW_ATTRIBUTES_AT = ATTRIBUTES_AT + 1
 
-_AT_A_TIME, _BYTES_OF_AN_ELEMENT = 200, 15
+_AT_A_TIME, _BYTES_OF_AN_ELEMENT, _FEW = 200, 15, 50
 """Partitions that are appended to without a pause; 32 KiB (by a shift) count as much as one."""
 
 _NONE = ErrorCode.NONE
@@ -129,21 +132,91 @@ async def produce(context: RequestContext, request: ProduceRequest) -> ProduceRe
     # Asked before any waiting is set up: with one replica, or acks=1, most requests end here.
     delayed = replicas.delayed_produce(outcomes, acks) if acks else None
     if delayed is not None:
-        # They are in the log. Many requests may wait for as long as replicas are away.
         entries.clear()
-        _drop_records(request)
-        wait_ms = context.bounded_wait(request.timeout_ms)
-        await replicas.wait_for(delayed, wait_ms)
+        return await _when_replicated(context, request, delayed, topics, awaited, outcomes)
+    # After the append: the partitions that were not refused are in their logs all the same.
+    response = _answer(context, topics, awaited, outcomes)
+    if acks == 0:
+        _close_unless_all_went_in(topics)
+        return None
+    return response
+
+
+def produce_at_once(context: RequestContext, request: ProduceRequest) -> Any:
+    """As `produce` for the usual request, without a coroutine: the response, or a coroutine of it
+    where something waits, or the request is not of the usual kind.
+    """
+    if request.transactional_id is not None or not request.acks or len(request.topic_data) != 1:
+        return produce(context, request)
+    topic = request.topic_data[0]
+    if not 0 < len(topic.partition_data) <= _FEW:
+        return produce(context, request)
+    replicas = context.broker.replica_manager
+    assert replicas is not None
+    context.elements_left -= 1
+    entries: list[tuple[TopicPartition, Buffer]] = []
+    awaited: list[PartitionProduceResponse] = []
+    topics: list[TopicProduceResponse] = []
+    name = _topic_response(context, topic, 0, topics, entries, awaited, False)
+    topic_ids = {name: topic.topic_id} if context.version >= _TOPIC_IDS_FROM else {}
+    outcomes: list[AppendOutcome] = []
+    if entries:
+        if context.elements_left < 0 or replicas.long_appends.held:
+            return _when_appended(context, request, topics, entries, awaited, topic_ids)
+        outcomes = replicas.produce(entries, request.acks, topic_ids=topic_ids)
+    context.appended = True
+    delayed = replicas.delayed_produce(outcomes, request.acks)
+    if delayed is not None:
+        return _when_replicated(context, request, delayed, topics, awaited, outcomes)
+    return _answer(context, topics, awaited, outcomes)
+
+
+async def _when_appended(
+    context: RequestContext,
+    request: ProduceRequest,
+    topics: list[TopicProduceResponse],
+    entries: list[tuple[TopicPartition, Buffer]],
+    awaited: list[PartitionProduceResponse],
+    topic_ids: dict[str, bytes],
+) -> ProduceResponse:
+    """The answer of a request with a long batch, or behind one."""
+    acks = request.acks
+    outcomes = await _append_long(context, entries, acks, None, topic_ids)
+    context.appended = True
+    delayed = context.replica_manager.delayed_produce(outcomes, acks)
+    if delayed is not None:
+        entries.clear()
+        return await _when_replicated(context, request, delayed, topics, awaited, outcomes)
+    return _answer(context, topics, awaited, outcomes)
+
+
+async def _when_replicated(
+    context: RequestContext,
+    request: ProduceRequest,
+    delayed: DelayedProduce,
+    topics: list[TopicProduceResponse],
+    awaited: list[PartitionProduceResponse],
+    outcomes: list[AppendOutcome],
+) -> ProduceResponse:
+    # They are in the log. Many requests may wait for as long as replicas are away.
+    _drop_records(request)
+    wait_ms = context.bounded_wait(request.timeout_ms)
+    await context.replica_manager.wait_for(delayed, wait_ms)
+    return _answer(context, topics, awaited, outcomes)
+
+
+def _answer(
+    context: RequestContext,
+    topics: list[TopicProduceResponse],
+    awaited: list[PartitionProduceResponse],
+    outcomes: list[AppendOutcome],
+) -> ProduceResponse:
     for answer, outcome in zip(awaited, outcomes, strict=True):
         answer.base_offset = outcome.base_offset
         answer.log_append_time_ms = outcome.log_append_time_ms
         answer.log_start_offset = outcome.log_start_offset
         if outcome.error is not _NONE:
             _fill_error(context, answer, outcome)
-    # After the append: the partitions that were not refused are in their logs all the same.
-    if acks == 0:
-        _close_unless_all_went_in(topics)
-        return None
     response = ProduceResponse(responses=topics)
     if context.version >= _LEADER_FROM:
         _name_leaders(context, response)

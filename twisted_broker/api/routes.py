@@ -100,6 +100,15 @@ class Route:
         found: RequestFunction = getattr(import_module(module), snake_case(self.name))
         return found
 
+    def at_once(self, function: Callable[..., Any]) -> Callable[[Any, Any], Any] | None:
+        """Of Produce and Fetch of a broker: beside the function stands one that returns the
+        response at once, or a coroutine of it.
+        """
+        if self.api_key > 1:
+            return None
+        module, name = import_module(f"twisted_broker.api.{self.module}"), snake_case(self.name)
+        return getattr(module, f"{name}_at_once") if getattr(module, name) is function else None
+
 
 def snake_case(name: str) -> str:
     """`OffsetForLeaderEpoch` -> `offset_for_leader_epoch`."""

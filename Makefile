@@ -25,7 +25,7 @@ KAFKA39_JARS ?=
 EXTRAS = docs oauth simulate test tls zookeeper
 INSTALL = $(BIN)/python -m pip install -q
 
-.PHONY: extras help run simulate mutants reach faults hostile soak soak-archive compare test test-more test-java unit clients pipeline lint test-long demo-pipeline audit bench docs dist clean
+.PHONY: compiled unit-compiled wheel extras help run simulate mutants reach faults hostile soak soak-archive compare test test-more test-java unit clients pipeline lint test-long demo-pipeline audit bench docs dist clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,6 +67,7 @@ lint: $(VENV)/.test ## ruff (bandit's rules among them), mypy, import contract; 
 	$(BIN)/mypy -p twisted_broker -p replog_pipeline -p tests -p benchmarks
 	$(BIN)/mypy --strict examples/embedded/*.py
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.loops twisted_broker
 	@# What was published today is no fault of a change: it is shown here, and fails `make audit`.
 	@$(MAKE) --no-print-directory audit || true
 
@@ -155,6 +156,19 @@ dist: $(VENV)/.test ## sdists and wheels into dist, the wheels installed into an
 	$(BIN)/python -m build --no-isolation
 	$(BIN)/python -m build --no-isolation --outdir dist pipeline
 	REPLOG_TEST_DIST=dist $(BIN)/python -m pytest tests/compat/test_installed.py
+
+wheel: $(VENV)/.test ## the pure wheel, and the one compiled for this Python, into dist (a C compiler, Python's headers, the network; minutes)
+	$(BIN)/python -m build --wheel
+	REPLOG_COMPILED=1 $(BIN)/python -m build --wheel
+	@command -v auditwheel > /dev/null && auditwheel repair --wheel-dir dist dist/*-linux_*.whl || echo "no auditwheel: the compiled wheel is for this machine's kind of system"
+
+compiled: $(VENV)/.test ## the package compiled by mypyc beside its tests, in build/compiled
+	$(INSTALL) 'mypy == 2.4.1' 'librt >= 0.17, < 0.18'
+	REPLOG_COMPILED=1 $(BIN)/python setup.py -q build --build-lib build/compiled
+	rm -rf build/compiled/tests && cp -r tests benchmarks pyproject.toml docs README.md build/compiled
+
+unit-compiled: compiled ## tests in memory of what is compiled
+	cd build/compiled && PYTHONPATH=. $(CURDIR)/$(BIN)/python -m pytest -m 'not clients and not spark and not long and not more' tests/wire tests/log tests/net tests/api tests/replication
 
 bench: $(VENV)/.test ## the figures of benchmarks/README.md
 	$(BIN)/python -m benchmarks.compare

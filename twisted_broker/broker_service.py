@@ -25,6 +25,7 @@ from twisted.logger import Logger
 from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.config_validation import warnings_for
 from twisted_broker.exit_status import leave_with_failure
+from twisted_broker.installed import how_it_runs
 from twisted_broker.interfaces import Runtime
 from twisted_broker.server.kafka_server import STARTING_ERRORS, KafkaServer
 from twisted_broker.settings import INT_MAX
@@ -99,6 +100,9 @@ class BrokerService(Service):
             )
 
     async def _start(self) -> None:
+        _logger.info(
+            "replog node {node} starts: {how}", node=self.config.node_id, how=how_it_runs()
+        )
         self._log_settings()
         try:
             self.broker = KafkaServer(

@@ -10,22 +10,35 @@ installed.
    folder `pipeline`; wheels lie in one folder. The broker is named first: pip before 24, which
    Python 3.11 brings, finds no broker for a pipeline that it met before.
 
-A checkout or file that is gone meanwhile is passed over.
+A checkout or file that is gone meanwhile is passed over. Beside it: whether what runs is compiled.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
 import json
+import platform
 import shlex
+import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from twisted_broker.wire import primitives
+
 PACKAGE = "twisted-broker"
 PIPELINE, FOLDER = "twisted-broker-pipeline", "pipeline"
 OF_BROKER = frozenset({"docs", "jks", "oauth", "simulate", "test", "tls", "zookeeper"})
+
+
+def how_it_runs() -> str:
+    """Whether the hot modules are compiled, and by which interpreter they are run."""
+    name = f"{platform.python_implementation()} {platform.python_version()}"
+    if "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or ""):
+        name += " (PGO)"
+    is_plain = (primitives.__file__ or "").endswith(".py")
+    return f"{'plain Python' if is_plain else 'compiled by mypyc'}, {name}"
 
 
 def install(extra: str) -> str:

@@ -36,7 +36,7 @@ def reader_source(cls: type[Message], version: int, in_slices: bool = False) -> 
     writer = _ReaderText(cls.__name__, version, cls.flexible.holds(version))
     writer.in_slices = in_slices
     name = writer.text.class_name(cls)
-    writer.text.line(f"o = new({name})")
+    writer.text.line(f"o = {writer.text.made(cls)}")
     if issubclass(cls, Request):
         writer.text.line(
             f"left = {writer.text.primitive('MAX_ELEMENTS' if in_slices else 'FEW_ELEMENTS')}"
@@ -131,7 +131,7 @@ class _ReaderText:
 
     def new_struct(self, field: Field, target: str) -> str:
         name = self.text.name("o")
-        self.text.line(f"{target} = {name} = new({self.text.class_name(field.element)})")
+        self.text.line(f"{target} = {name} = {self.text.made(field.element)}")
         return name
 
     def tagged_fields(self, tagged: list[Field], target: str, cls: type[Struct]) -> None:
@@ -281,7 +281,7 @@ class _ReaderText:
         self.text.line(f"{items}: list[{element}] = []")
         self.text.line("for _ in range(n):")
         self.text.depth += 1
-        self.text.line(f"{item} = new({element})")
+        self.text.line(f"{item} = {self.text.made(field.element)}")
         self.struct(field.element, item)
         self.flush()
         self.text.line(f"{items}.append({item})")

@@ -49,6 +49,7 @@ from twisted_broker.wire.fields import (
 )
 from twisted_broker.wire.primitives import Buffer
 from twisted_broker.wire.structs import (
+    NATIVE,
     Message,
     Reader,
     Record,
@@ -246,15 +247,19 @@ def compile_reader(cls: type[Message], version: int) -> Reader:
 
     `WireError` for a version that it does not have.
     """
-    from twisted_broker.wire.reader_source import reader_source
-
     if not cls.versions.holds(version):
         raise WireError(f"{cls.__name__} has no version {version}")
-    reader: Reader = _run(reader_source(cls, version), f"<reader of {cls.__name__} v{version}>")[
-        "read"
-    ]
+    reader = _native(cls, version).read if _is_native(cls) else generated_reader(cls, version)
     cls.readers[version] = reader
     return reader
+
+
+def generated_reader(cls: type[Message], version: int) -> Reader:
+    """Out of the text of `reader_source.py`."""
+    from twisted_broker.wire.reader_source import reader_source
+
+    text = reader_source(cls, version)
+    return _run(text, f"<reader of {cls.__name__} v{version}>")["read"]  # type: ignore[no-any-return]
 
 
 def compile_writer(cls: type[Message], version: int) -> Writer:
@@ -262,15 +267,30 @@ def compile_writer(cls: type[Message], version: int) -> Writer:
 
     ValueError for a version that it does not have: the caller's mistake.
     """
-    from twisted_broker.wire.writer_source import writer_source
-
     if not cls.versions.holds(version):
         raise ValueError(f"{cls.__name__} has no version {version}")
-    writer: Writer = _run(writer_source(cls, version), f"<writer of {cls.__name__} v{version}>")[
-        "write"
-    ]
+    writer = _native(cls, version).write if _is_native(cls) else generated_writer(cls, version)
     cls.writers[version] = writer
     return writer
+
+
+def generated_writer(cls: type[Message], version: int) -> Writer:
+    """Out of the text of `writer_source.py`."""
+    from twisted_broker.wire.writer_source import writer_source
+
+    text = writer_source(cls, version)
+    return _run(text, f"<writer of {cls.__name__} v{version}>")["write"]  # type: ignore[no-any-return]
+
+
+def _is_native(cls: type[Message]) -> bool:
+    return Message in NATIVE and issubclass(cls, NATIVE[Message])
+
+
+def _native(cls: type[Message], version: int) -> Any:
+    """The codec of a compiled broker."""
+    from twisted_broker.wire.native import bound
+
+    return bound(cls, version)
 
 
 def _run(source: str, name: str) -> dict[str, Any]:

@@ -52,6 +52,11 @@ class SourceText:
         self.classes[cls.__name__] = cls.__module__
         return cls.__name__
 
+    def made(self, cls: type) -> str:
+        """The expression for an object without values."""
+        name, maker = self.class_name(cls), getattr(cls, "__new__")  # noqa: B009  of any type
+        return f"new({name})" if maker is object.__new__ else f"{name}.__new__({name})"
+
     def format(self, letters: str, method: str) -> str:
         """The module's name for a compiled struct's method: S3_unpack."""
         return f"S{self.formats.setdefault(letters, len(self.formats))}_{method}"

@@ -21,11 +21,23 @@ Reader: TypeAlias = "Callable[[Buffer, int, int], tuple[Any, int]]"
 Writer: TypeAlias = "Callable[[Any, list[Any]], None]"
 
 
+NATIVE: dict[type, type] = {}
+"""What a compiled broker has for the classes here (`native.py`): `isinstance` counts both."""
+
+
 @dataclass_transform(kw_only_default=True)
 class StructType(type):
     """Makes slots out of the fields of a description."""
 
     FIELDS: tuple[Field, ...]
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return cls.__subclasscheck__(type(instance))
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return super().__subclasscheck__(subclass) or (
+            cls in NATIVE and issubclass(subclass, NATIVE[cls])
+        )
 
     def __new__(
         mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **facts: Any
@@ -64,13 +76,17 @@ class Struct(metaclass=StructType):
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        """For logs: bytes only by their number, since they may be passwords and are never worth
-        reading.
-        """
-        values = ", ".join(
-            f"{field.name}={_shown(field, getattr(self, field.name))}" for field in self.FIELDS
-        )
-        return f"{type(self).__name__}({values})"
+        return shown(self)
+
+
+def shown(struct: Any) -> str:
+    """For logs: bytes only by their number, since they may be passwords and are never worth
+    reading.
+    """
+    values = ", ".join(
+        f"{field.name}={_shown(field, getattr(struct, field.name))}" for field in struct.FIELDS
+    )
+    return f"{type(struct).__name__}({values})"
 
 
 def _shown(field: Field, value: Any) -> str:

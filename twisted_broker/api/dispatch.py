@@ -60,13 +60,16 @@ from twisted_broker.wire.header import (
     response_header_version,
 )
 from twisted_broker.wire.schema import (
+    READ_ERRORS,
+    Reader,
+    compile_reader,
     compile_writer,
-    decode_few,
     decode_in_slices,
     emptied_in_steps,
     encode,
     join_bytes,
     run_whole,
+    wire_error,
 )
 
 _HEAD = Struct(">hhih")
@@ -95,6 +98,7 @@ class BoundRoute:
         "has_throttle_time",
         "header_end",
         "on_controller",
+        "read",
         "refused_as_a_whole",
         "request_class",
         "requests",
@@ -120,6 +124,7 @@ class BoundRoute:
         self.at_once = route.at_once(self.call)
         self.request_class = route.request_class()
         self.response_class = route.response_class()
+        self.read: Reader | None = None
         self.write: Callable[[Any, list[Any]], None] | None = None
         self.has_records = _holds_records(self.response_class)
         self.refused_as_a_whole = any(
@@ -131,6 +136,15 @@ class BoundRoute:
         self.throttle_time_first = fields[:1] == ["throttle_time_ms"]
         self.has_tags = request_header_version(route.api_key, version) == 2
         self.header_end = b"\0" * response_header_version(route.api_key, version)
+
+    def reader(self) -> Reader:
+        """Compiled when the first request is read. What stands behind a request is not looked at
+        (`wire/structs.py`).
+        """
+        self.read = self.request_class.readers.get(self.version) or compile_reader(
+            self.request_class, self.version
+        )
+        return self.read
 
     def writer(self) -> Callable[[Any, list[Any]], None]:
         """Compiled when the first answer is written."""
@@ -378,7 +392,9 @@ class Dispatcher:
         if self.quotas.active and not connection.is_stranger:
             context.metered = Metered(len(frame), self.seconds())
         try:
-            request = decode_few(served.request_class, frame, version, offset)
+            request, _ = (served.read or served.reader())(frame, offset, len(frame))
+        except READ_ERRORS:
+            raise wire_error(served.request_class, version) from None
         except ManyElements:
             # Found while decoding: only the decoder counts the elements of nested arrays.
             return self._start_long(connection, served, context, frame, offset)

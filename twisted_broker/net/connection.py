@@ -229,12 +229,12 @@ class KafkaConnection(Protocol):
             self._update_reading()
 
     def _start_requests(self) -> None:
-        next_frame, dispatch, output = self.frames.next_frame, self._dispatch, self.output
+        frames, dispatch, output = self.frames, self._dispatch, self.output
         is_first, share_ends = True, 0.0
         while not output.full and not self.closing and not self.throttled:
             frame = self._held
             if frame is None:
-                frame = next_frame()
+                frame = frames.next_frame()
                 if frame is None:
                     return
                 self.has_requested = self.active = True

@@ -32,6 +32,7 @@ MORE = (
     "compat/test_directory_moves.py",
     "compat/test_old_protocol.py",
     "compat/test_operations.py",
+    "compat/test_process_cluster.py",
     "faults",
     "hostile",
     "mutants",

@@ -5,7 +5,9 @@ ones are in `tests/compat/test_process_cluster.py`.
 from __future__ import annotations
 
 import json
+import os
 import signal
+import socket
 from pathlib import Path
 
 import pytest
@@ -14,11 +16,11 @@ from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs, eventAsText, formatEvent
 from twisted.python.failure import Failure
 
-from twisted_broker import process_cluster
+from twisted_broker import process_cluster, systemd
 from twisted_broker.net.listeners import plan_listeners
 from twisted_broker.process_cluster import KILL_SECONDS, MOST_PAUSE, ProcessCluster, with_ports
 from twisted_broker.start_checks import StartError
-from twisted_broker.tap import Options
+from twisted_broker.tap import Options, makeService
 
 
 class Child:
@@ -307,3 +309,16 @@ def test_options_that_contradict(arguments: list[str], words: str) -> None:
     """One line each."""
     with pytest.raises(SystemExit, match=words):
         Options().parseOptions(arguments)
+
+
+def test_sockets_of_systemd_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """They are one process's: the others could not listen there."""
+    with socket.create_server(("127.0.0.1", 0)) as passed:
+        monkeypatch.setattr(systemd, "_FIRST", passed.fileno())
+        monkeypatch.setenv("LISTEN_PID", str(os.getpid()))
+        monkeypatch.setenv("LISTEN_FDS", "1")
+        options = Options()
+        options.parseOptions(["--brokers", "2", "--processes", "--data", str(tmp_path / "d")])
+        with pytest.raises(SystemExit, match="--processes and a socket unit of systemd contradict"):
+            makeService(options)
+        passed.detach()  # it is the refused service's

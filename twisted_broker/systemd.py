@@ -98,6 +98,9 @@ class InheritedSockets:
             return cls()
         return cls(range(_FIRST, _FIRST + int(count)))
 
+    def __len__(self) -> int:
+        return len(self._sockets)
+
     def has(self, host: str, port: int) -> bool:
         return bool(self._sockets) and _key(host, port) in self._sockets
 

@@ -311,6 +311,8 @@ def makeService(
         inherited = InheritedSockets.of(os.environ)
     except StartError as error:
         raise SystemExit(f"replog: {error}") from None
+    if options["processes"] and inherited:
+        raise SystemExit("replog: --processes and a socket unit of systemd contradict: drop one")
     raise_file_limit()
     check_machine(options.broker_configs, options.directories, inherited)
     if options["processes"]:

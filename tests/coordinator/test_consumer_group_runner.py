@@ -385,3 +385,14 @@ def test_errors_are_refusals():
     failures: list[Failure] = []
     run.runner.heartbeat(run.group, HeartbeatRequest("g", "m", 2)).addErrback(failures.append)
     assert failures[0].check(BrokerError)
+
+
+def test_a_member_that_is_known_to_live_has_another_session(run):
+    run.join("a")
+    run.pass_seconds(40)
+    run.runner.lives(run.group, "a")
+    run.runner.lives(run.group, "nobody")
+    run.pass_seconds(40)
+    assert set(run.group.members) == {"a"}
+    run.pass_seconds(6)
+    assert not run.group.members

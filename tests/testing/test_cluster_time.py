@@ -32,10 +32,11 @@ def consumer_of(cluster: Cluster, client_id: str = "shop", **more: Any) -> Consu
     return consumer
 
 
-def test_members_that_are_alive_stay_and_silent_ones_expire() -> None:
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_members_that_are_alive_stay_and_silent_ones_expire(protocol: str) -> None:
     with Cluster(topics={"orders": 1}) as cluster:
         cluster.topic("orders").produce([b"1"])
-        consumer = consumer_of(cluster)
+        consumer = consumer_of(cluster, **{"group.protocol": protocol})
         (member,) = cluster.group("g").members
         assert cluster.clock.advance("10m") == []
         cluster.wait_until((group("g").state == "Stable") & (group("g").members == 1), AT_ONCE)

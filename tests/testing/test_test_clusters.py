@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.partitioner.default import murmur2 as kafkas_murmur2
 
@@ -93,6 +93,32 @@ def test_stock_clients_of_three_brokers() -> None:
         assert group.lag == 1
         group.set_offsets({("orders", 0): 1})
         assert group.offsets == {("orders", 0): 1} and group.lag == 2
+
+
+def test_a_group_of_the_consumer_protocol() -> None:
+    """KIP-848: seen and moved as a classic one is."""
+    with Cluster(topics={"orders": 1}) as cluster:
+        cluster.topic("orders").produce([b"one", b"two"])
+        consumer = Consumer(
+            {
+                "bootstrap.servers": str(cluster),
+                "group.id": "shop",
+                "group.protocol": "consumer",
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+            }
+        )
+        consumer.subscribe(["orders"])
+        messages = consumer.consume(2, 30)
+        assert [each.value() for each in messages] == [b"one", b"two"]
+        group = cluster.group("shop")
+        assert group.state == "Stable"
+        assert [client for _, client in group.members] == ["rdkafka"]
+        consumer.commit(message=messages[0], asynchronous=False)
+        consumer.close()
+        assert group.state == "Empty" and group.lag == 1
+        group.set_offsets({("orders", 0): 0})
+        assert group.offsets == {("orders", 0): 0} and group.lag == 2
 
 
 def test_an_aborted_transaction_is_seen_by_who_reads_uncommitted() -> None:
@@ -199,7 +225,7 @@ def test_a_closed_cluster_is_gone_and_its_template_stays() -> None:
 
 SUITE = """
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer
 
 def test_one(kafka):
     kafka.topic("orders").produce([b"one"])

@@ -205,6 +205,12 @@ class ConsumerGroupRunner:
                     ),
                 )
 
+    def lives(self, group: ConsumerGroup, member_id: str) -> None:
+        """The session of the member, if it is one, begins anew."""
+        if member_id in group.members:
+            session_ms = self._settings(group.group_id).session_timeout_ms
+            self._set_timer(group, TimerChange(ConsumerTimer.SESSION, member_id, session_ms))
+
     def is_in_line(self, group: ConsumerGroup) -> bool:
         """Whether something asked of it is not decided."""
         return group in self._lines

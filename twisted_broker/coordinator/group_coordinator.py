@@ -283,6 +283,13 @@ class GroupCoordinator:
             group = shard.begin_consumer_group(group_id, entry)
         return shard.consumers.heartbeat(group, request, may_describe)
 
+    def consumer_lives(self, group_id: str, member_id: str) -> None:
+        """A member of a consumer group, if it is one, has another whole session from now on."""
+        shard = self.runtime.shard_of(group_id)
+        entry = shard.groups.get(group_id)
+        if entry is not None and isinstance(entry.group, ConsumerGroup):
+            shard.consumers.lives(entry.group, member_id)
+
     def _new_member_id(self) -> str:
         """For clients of ConsumerGroupHeartbeat 0: a Uuid as Kafka prints it."""
         drawn = self.context.random.getrandbits(128).to_bytes(16, "big")

@@ -43,6 +43,8 @@ from twisted_broker.wire.record_walk import Record
 
 _PRODUCE, _FETCH, _LIST_OFFSETS, _CREATE_TOPICS, _INIT_PRODUCER_ID = 12, 12, 9, 7, 4
 _FIND_COORDINATOR, _DESCRIBE_GROUPS, _OFFSET_FETCH = 4, 5, 8
+_DESCRIBE_CONSUMER_GROUPS = 0
+_OF_NO_CONSUMER_GROUP = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION)
 _EARLIEST, _LATEST = -2, -1
 _DESCRIBE_TRANSACTIONS, _OF_GROUPS, _OF_TRANSACTIONS = 0, 0, 1
 _PAUSE_MS, _WAIT_MS = 20, 200
@@ -463,8 +465,11 @@ class ClusterCalls:
         """Its state, its members with what is assigned to them, its offsets and its lag."""
 
         async def asked(coordinator: ClientConnection) -> Any:
-            request = groups.DescribeGroupsRequest(groups=[name])
-            found = (await coordinator.send(request, _DESCRIBE_GROUPS)).groups[0]
+            new = groups.ConsumerGroupDescribeRequest(group_ids=[name])
+            found = (await coordinator.send(new, _DESCRIBE_CONSUMER_GROUPS)).groups[0]
+            if found.error_code in _OF_NO_CONSUMER_GROUP:
+                request = groups.DescribeGroupsRequest(groups=[name])
+                found = (await coordinator.send(request, _DESCRIBE_GROUPS)).groups[0]
             _check(found.error_code, None)
             return found
 

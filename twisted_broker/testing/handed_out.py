@@ -21,6 +21,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from twisted_broker.coordinator.classic_group import ClassicGroup
 from twisted_broker.coordinator.coordinator_shard import CoordinatorState
 from twisted_broker.coordinator.transaction.transaction_metadata import (
     AT_REST,
@@ -182,7 +183,8 @@ class Raised:
                     leavers = [
                         (each.member_id, each.instance_id) for each in group.members.values()
                     ]
-                    leavers += [(each, None) for each in group.pending_joins]
+                    if isinstance(group, ClassicGroup):
+                        leavers += [(each, None) for each in group.pending_joins]
                     if leavers and shard.state is not CoordinatorState.CLOSED:
                         role.groups.leave(group.group_id, leavers)
 

@@ -1,0 +1,60 @@
+"""Classic groups and consumer groups on the metrics and on the status page."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.coordinator.test_consumer_groups import Run
+from tests.coordinator.test_group_coordinator import now
+from twisted_broker.status import group_metrics
+from twisted_broker.status.local_state import Groups
+from twisted_broker.status.metric_text import Exposition
+from twisted_broker.wire.schema import run_whole
+
+REPLICAS: Any = SimpleNamespace(partitions={})
+
+
+@pytest.fixture
+def run() -> Run:
+    """A classic group, and consumer groups that are Stable, Empty and Reconciling."""
+    run = Run()
+    run.stable("old")
+    run.member(group="new")
+    run.member(group="left")
+    now(run.beat("a", -1, "left"))
+    run.member("a", "moving")
+    run.member("b", "moving")
+    return run
+
+
+def test_groups_are_counted_by_protocol_and_state(run: Run) -> None:
+    """GN 8, step 1; `NumGroups` is of classic groups, as in Kafka."""
+    out = Exposition()
+    run_whole(group_metrics.groups(out, run.coordinator, REPLICAS))
+    text = b"".join(out.text()).decode()
+    for line in (
+        'kafka_server_group_coordinator_metrics_group_count{protocol="classic"} 1',
+        'kafka_server_group_coordinator_metrics_group_count{protocol="consumer"} 3',
+        'kafka_server_group_coordinator_metrics_consumer_group_count{state="stable"} 1',
+        'kafka_server_group_coordinator_metrics_consumer_group_count{state="empty"} 1',
+        'kafka_server_group_coordinator_metrics_consumer_group_count{state="reconciling"} 1',
+        "kafka_coordinator_group_groupmetadatamanager_numgroups 1",
+        "kafka_coordinator_group_groupmetadatamanager_numgroupsstable 1",
+        'kafka_consumergroup_members{consumergroup="moving"} 2',
+    ):
+        assert f"{line}\n" in text, line
+
+
+def test_the_page_names_the_protocol(run: Run) -> None:
+    found = Groups("", 0, 10)
+    run_whole(found.gather(run.coordinator, REPLICAS))
+    assert {(row.name, row.state, row.members, row.protocol) for row in found.rows} == {
+        ("old", "Stable", 1, "range"),
+        ("new", "Stable", 1, "consumer (KIP-848)"),
+        ("left", "Empty", 0, "consumer (KIP-848)"),
+        ("moving", "Reconciling", 2, "consumer (KIP-848)"),
+    }
+    assert found.rebalancing == 1

@@ -10,9 +10,8 @@ listeners (`socket_server.py`), and each role (`controller_server.py`, `broker_s
    with their clean shutdown file.
 3. A start that fails stops what it started.
 
-Ring 1. Source: Kafka's `KafkaRaftServer`; 3.9's `KafkaServer` for a member of a
-ZooKeeper cluster. Not here: options (`tap.py`), the
-service around it (`broker_service.py`).
+Ring 1. Source: Kafka's `KafkaRaftServer`; 3.9's `KafkaServer` for a member of a ZooKeeper cluster.
+Not here: options (`tap.py`), the service around it (`broker_service.py`).
 """
 
 from __future__ import annotations
@@ -90,7 +89,7 @@ class KafkaServer:
             self.config, runtime, cluster_id, descriptors, on_fatal, self._directory_failed
         )
         self.log_manager = self.shared.log_manager
-        self.sockets = SocketServer(self.shared, self._make_dispatcher, lambda: self.parts)
+        self.sockets = SocketServer(self.shared, self.make_dispatcher, lambda: self.parts)
         self.membership = membership(self.shared, self.sockets) if self._is_broker else None
         self._controller_server: ControllerServer | None = None
         self.role: BrokerServer | None = None
@@ -168,9 +167,6 @@ class KafkaServer:
             super_users(self.config),
             self.config.boolean("allow.everyone.if.no.acl.found"),
         )
-
-    def _make_dispatcher(self, name: ListenerName) -> Dispatcher:
-        return self.make_dispatcher(name)
 
     def make_dispatcher(self, name: ListenerName) -> Dispatcher:
         """The way in of a listener."""

@@ -69,3 +69,17 @@ def test_members_of_the_classic_protocol_are_told_apart():
     classic = replace(run.group.members["a"], classic=ClassicMemberMetadata())
     run.group.apply(classic.metadata_record("g"))
     assert [each.member_type for each in described(run).members] == [CLASSIC_MEMBER]
+
+
+def test_a_large_description_pauses():
+    """By partitions, not by members."""
+    run = ConsumerRun(image(ONE), assignment_interval_ms=0)
+    for number in range(5):
+        run.join(f"m{number}")
+    settings = ConsumerGroupSettings(assignors=ASSIGNORS)
+    environment = Environment(run.image, TopicHashes(), 0, settings)
+    assert list(describe(run.group, environment)) == []
+    run.group.targets |= {
+        member: frozenset((TA, number) for number in range(900)) for member in run.group.targets
+    }
+    assert len(list(describe(run.group, environment))) >= 2

@@ -21,8 +21,8 @@ from twisted_broker.coordinator.consumer.partitions import TopicIdPartition, by_
 from twisted_broker.image.metadata_image import MetadataImage
 
 CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
-# About a millisecond of one turn, where each has a few partitions.
-MEMBERS_PER_STEP = 100
+# About a millisecond of one turn; a member counts as ten partitions.
+PARTITIONS_PER_STEP, MEMBER_COST = 1000, 10
 DescribedTopics = list[tuple[bytes, str, list[int]]]
 """Id, name and partitions of each topic."""
 
@@ -60,7 +60,8 @@ def describe(group: ConsumerGroup, environment: Environment) -> Generator[None, 
         group.subscriptions.preferred_assignor(environment.settings.assignors),
         [],
     )
-    for number, member in enumerate(group.members.values(), 1):
+    work = 0
+    for member in group.members.values():
         described.members.append(
             DescribedMember(
                 member,
@@ -69,7 +70,9 @@ def describe(group: ConsumerGroup, environment: Environment) -> Generator[None, 
                 CONSUMER_MEMBER if member.classic is None else CLASSIC_MEMBER,
             )
         )
-        if number % MEMBERS_PER_STEP == 0:
+        work += MEMBER_COST + len(member.assigned) + len(group.target(member.member_id))
+        if work >= PARTITIONS_PER_STEP:
+            work = 0
             yield
     return Decision(answer=described)
 

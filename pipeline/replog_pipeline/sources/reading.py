@@ -1,5 +1,5 @@
 """A DataFrame of a source, by `connector` or `directories`; by `own_fetches` what the connector
-cannot.
+cannot, or is slow at.
 
 What cannot be read is one PipelineError, before Spark plans anything.
 """
@@ -20,7 +20,7 @@ def read(spark: SparkSession, source: Source, wanted: Wanted = EVERYTHING) -> Da
     """A batch of what `source` holds now."""
     if not isinstance(source, KafkaSource):
         return directories.read(spark, source, wanted)
-    if wanted.lenient:
+    if wanted.lenient or own_fetches.are_better(source, wanted):
         return own_fetches.read(spark, source, wanted)
     return connector.read(spark, source, wanted)
 

@@ -19,6 +19,7 @@ from replog_pipeline.jobs.archive.figures import Figures
 from replog_pipeline.jobs.archive.metrics import FiguresCollector
 from replog_pipeline.kafka_cluster import KafkaCluster
 from replog_pipeline.lake.delta import DeltaTable
+from replog_pipeline.replay.cluster import Cluster
 from replog_pipeline.segments.filters import Pruning
 from replog_pipeline.segments.options import SegmentOptions
 from replog_pipeline.segments.plan import plan
@@ -170,11 +171,13 @@ def test_requests_of_our_own_give_the_rows_of_the_log_directory(
     isolation = "read_committed" if committed else "read_uncommitted"
     folders = (str(kafka_files.directory),)
     extent = extents.of_directories(SegmentsSource(folders), isolation)
-    cluster, seen = KafkaCluster(kafka_files.broker.bootstrap), 0
+    address, seen = KafkaCluster(kafka_files.broker.bootstrap), 0
     for (name, number), start in sorted(extent.start.items()):
         end = extent.end[name, number]
         asked = Request(columns, name, number, start, end, committed_only=committed, lenient=True)
-        found = [row for piece in own_fetches.fetched(cluster, asked) for row in piece.to_pylist()]
+        with Cluster(address, name) as cluster:
+            pieces = list(own_fetches.fetched(cluster, asked))
+        found = [row for piece in pieces for row in piece.to_pylist()]
         options = SegmentOptions(
             folders,
             (name,),

@@ -65,6 +65,11 @@ class Missed:
         )
 
 
+def bounded(end: Offsets, until: Offsets) -> Offsets:
+    """The ends, none of them above its bound."""
+    return {key: min(offset, until.get(key, offset)) for key, offset in end.items()}
+
+
 def missed(ledger: Ledger, start: Offsets) -> list[Missed]:
     """What a first batch that begins at `start` cannot have; nothing for a later one."""
     starts: dict[str, dict[int, int]] = {}
@@ -98,8 +103,10 @@ def plan(
     allow_gaps: bool = False,
     max_records: int | None = None,
     goal: Offsets | None = None,
+    since: Offsets | None = None,
 ) -> Plan:
-    """The next batch of the table at `place`, up to `goal` and no further.
+    """The next batch of the table at `place`, up to `goal` and no further; a first one from `since`
+    on, where that is above the log start.
 
     The extent is newer than the ledger. PipelineError with the remedy.
     """
@@ -108,7 +115,8 @@ def plan(
     start = {}
     gaps = []
     for key, log_start in extent.start.items():
-        start[key] = ledger.next.get(key, 0 if ledger.batch else log_start)
+        begin = max(log_start, (since or {}).get(key, log_start))
+        start[key] = ledger.next.get(key, 0 if ledger.batch else begin)
         check_end(key, start[key], extent.end[key], place)
         if start[key] < log_start:
             gaps.append(Gap(*key, start[key], log_start - 1))

@@ -11,7 +11,7 @@ import click
 
 from replog_pipeline import sources
 from replog_pipeline.errors import PipelineError
-from replog_pipeline.jobs.archive import bad_records, topics, value_columns
+from replog_pipeline.jobs.archive import bad_records, bounds, topics, value_columns
 from replog_pipeline.jobs.archive.decode_options import decode_options
 from replog_pipeline.jobs.archive.figures import Figures
 from replog_pipeline.jobs.archive.heartbeat import heartbeat
@@ -112,6 +112,12 @@ class Format(click.Choice):  # type: ignore[type-arg]  # generic since click 8.2
     ),
 )
 @click.option(
+    "--since",
+    metavar="TIME|OFFSETS",
+    help='Where a new table begins: 2026-01-31T12:00:00Z, or {"0": 1000}.',
+)
+@click.option("--until", metavar="TIME|OFFSETS", help="Where the archive ends.")
+@click.option(
     "--on-bad-record",
     type=click.Choice(bad_records.CHOICES),
     help=(
@@ -162,6 +168,8 @@ def command(
     max_records: int | None,
     read_committed: bool,
     allow_gaps: bool,
+    since: str | None,
+    until: str | None,
     on_bad_record: str | None,
     file_mb: int,
     table_per_topic: bool,
@@ -182,6 +190,8 @@ def command(
 
     if available_now and continuous:
         raise PipelineError("--available-now and --continuous exclude one another: leave one out")
+    if until and continuous:
+        raise PipelineError("--until: a --continuous archive does not end: leave one out")
     isolation = "read_committed" if read_committed else "read_uncommitted"
     config = ArchiveConfig(
         source,
@@ -197,6 +207,8 @@ def command(
         decoding,
         mode == "upsert",
         on_bad_record,
+        bounds.parse(since, "--since"),
+        bounds.parse(until, "--until"),
     )
     if key and not config.upsert:
         raise PipelineError("--key: of --mode upsert alone")

@@ -29,7 +29,8 @@ from typing import TYPE_CHECKING
 from replog_pipeline import sources
 from replog_pipeline.columns import COLUMNS, Offsets
 from replog_pipeline.errors import PipelineError, as_pipeline_error, of_a_timestamp
-from replog_pipeline.jobs.archive import bad_records
+from replog_pipeline.jobs.archive import bad_records, bounds
+from replog_pipeline.jobs.archive.bounds import Bound
 from replog_pipeline.jobs.archive.figures import Figures
 from replog_pipeline.jobs.archive.group import Group
 from replog_pipeline.jobs.archive.retry import look_again
@@ -70,7 +71,8 @@ class ArchiveConfig:
     `max_records` bounds a batch, not the run. `file_mb`: a date's rows of a batch are one file up
     to so many MiB. `group`: a consumer group whose committed offsets show what was reached.
     `decoding`: how values become columns; None: they stay bytes. `upsert`: the table holds the
-    last value of each key, in place of every record. `on_bad_record`: see `bad_records`.
+    last value of each key, in place of every record. `on_bad_record`: see `bad_records`; `since`,
+    `until`: see `bounds`.
     """
 
     source: str
@@ -86,6 +88,8 @@ class ArchiveConfig:
     decoding: Decoding | None = None
     upsert: bool = False
     on_bad_record: str | None = None
+    since: Bound | None = None
+    until: Bound | None = None
 
 
 @dataclass
@@ -238,11 +242,10 @@ class Archive:
     def advance(self) -> bool:
         """One batch, where there is one; whether another may follow."""
         extent, plan = self.next_plan()
-        ledger = self.result.ledger
         self.shown(extent.end, plan.start)
-        self.goal = self.goal or extent.end
-        if not plan.offsets and not plan.gaps and not guards.missed(ledger, plan.start):
-            return False  # a loss is told by a batch of its own, without rows
+        is_begun = self.result.ledger.batch or self.config.since is None
+        if not plan.offsets and not plan.gaps and is_begun and not self.missed(plan):
+            return False  # a loss, or a chosen beginning, is a batch of its own, without rows
         try:
             self.batch(extent, plan)
         except AnotherWriterError:
@@ -276,6 +279,12 @@ class Archive:
         guards.check_mode(self.result.ledger, self.config.upsert, self.config.to)
         guards.check_isolation(self.result.ledger, self.config.isolation, self.config.to)
         extent = extents.extent(self.spark, self.source, self.config.isolation)
+        since = {}
+        if not self.result.ledger.batch:
+            since = bounds.resolved(self.spark, self.source, self.config.since, extent)
+        if self.goal is None:
+            until = bounds.resolved(self.spark, self.source, self.config.until, extent)
+            self.goal = guards.bounded(extent.end, until)
         plan = guards.plan(
             self.result.ledger,
             extent,
@@ -283,8 +292,13 @@ class Archive:
             allow_gaps=self.config.allow_gaps,
             max_records=self.config.max_records,
             goal=self.goal,
+            since=since,
         )
         return extent, plan
+
+    def missed(self, plan: guards.Plan) -> list[guards.Missed]:
+        """What was deleted before the table began; nothing where its beginning was chosen."""
+        return [] if self.config.since else guards.missed(self.result.ledger, plan.start)
 
     def batch(self, extent: Extent, plan: guards.Plan) -> None:
         """Append one range of every partition."""
@@ -308,7 +322,7 @@ class Archive:
         records = transform(sources.read(self.spark, self.source, wanted))
         if not self.result.ledger.batch:
             table.claim(self.target)
-        missed = guards.missed(self.result.ledger, plan.start)
+        missed = self.missed(plan)
         for line in (*plan.gaps, *missed):
             self.progress.say(f"archive: {line}")
         began = time.monotonic()

@@ -148,6 +148,7 @@ test-long: $(VENV)/.test ## the long runs: 1,000 kills and more
 docs: $(VENV)/.docs ## write what is derived from the tables, and the documentation as a site into build/site
 	$(BIN)/python -m twisted_broker.api.compatibility > docs/COMPATIBILITY.md
 	$(BIN)/python -m twisted_broker.api.permissions > docs/PERMISSIONS.md
+	$(BIN)/python -m twisted_broker.testing.served.verbs > docs/openapi.json
 	$(BIN)/sphinx-build -q -W -c docs -b html . build/site
 	@echo "build/site/docs/index.html"
 

@@ -193,9 +193,14 @@ def test_aiokafkas_producers_of_before_go_on(idempotent: bool) -> None:
     assert asyncio.run(used()) == [b"kept", b"early", b"late"]
 
 
-def confluents_consumer(cluster: Cluster) -> Callable[[], bytes]:
+def confluents_new_consumer(cluster: Cluster) -> Callable[[], bytes]:
+    return confluents_consumer(cluster, "consumer")
+
+
+def confluents_consumer(cluster: Cluster, protocol: str = "classic") -> Callable[[], bytes]:
     consumer = Consumer(
         {
+            "group.protocol": protocol,
             "bootstrap.servers": cluster.bootstrap,
             "group.id": "shop",
             "auto.offset.reset": "earliest",
@@ -239,7 +244,9 @@ def kafka_pythons_consumer(cluster: Cluster) -> Callable[[], bytes]:
     return read
 
 
-@pytest.mark.parametrize("client", [confluents_consumer, kafka_pythons_consumer])
+@pytest.mark.parametrize(
+    "client", [confluents_consumer, confluents_new_consumer, kafka_pythons_consumer]
+)
 def test_consumers_of_before_go_on_where_leaders_moved(client: Any) -> None:
     with Cluster(3, topics={"orders": 1}) as cluster:
         cluster.topic("orders").produce([b"kept"])

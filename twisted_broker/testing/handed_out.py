@@ -35,7 +35,7 @@ from twisted_broker.image.metadata_image import MetadataImage
 from twisted_broker.server.kafka_server import KafkaServer
 from twisted_broker.testing.cluster_calls import ClusterCalls
 from twisted_broker.testing.condition_values import unsettled
-from twisted_broker.topic_names import TRANSACTIONS_TOPIC
+from twisted_broker.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import metadata_records as records
 from twisted_broker.wire.schema import Record
@@ -112,7 +112,7 @@ class Raised:
     async def apply(self) -> None:
         """Ends when all of it holds."""
         await self._raise_metadata()
-        self._remove_members()
+        await self._remove_members()
         await self._abort_open()
         for role in self._roles:
             for partition in role.replica_manager.partitions.values():
@@ -163,30 +163,34 @@ class Raised:
         return unsettled(self._running) or self._lacks_coordinators()
 
     def _lacks_coordinators(self) -> str:
-        """Each partition of transactional ids has a coordinator at its epoch."""
-        topic = self._controller.decided.topics_by_name.get(TRANSACTIONS_TOPIC)
-        for number, known in () if topic is None else topic.partitions.items():
-            for broker, role in zip(self._running, self._roles, strict=True):
-                if broker.config.node_id == known.leader:
-                    shard = role.transactions.states.shards.get(number)
-                    if shard is None or shard.leader_epoch != known.leader_epoch:
-                        return f"{TRANSACTIONS_TOPIC}-{number} has no coordinator"
+        """Each partition of groups and transactional ids has a coordinator at its epoch."""
+        for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
+            topic = self._controller.decided.topics_by_name.get(name)
+            for number, known in () if topic is None else topic.partitions.items():
+                for broker, role in zip(self._running, self._roles, strict=True):
+                    if broker.config.node_id == known.leader:
+                        of = (
+                            role.groups.runtime
+                            if name == OFFSETS_TOPIC
+                            else role.transactions.states
+                        )
+                        shard = of.shards.get(number)
+                        if shard is None or shard.leader_epoch != known.leader_epoch:
+                            return f"{name}-{number} has no coordinator"
         return ""
 
     # groups
 
-    def _remove_members(self) -> None:
+    async def _remove_members(self) -> None:
         for role in self._roles:
-            for shard in role.groups.runtime.shards.values():
-                for entry in [*shard.groups.each_value()]:
-                    group = entry.group
-                    leavers = [
-                        (each.member_id, each.instance_id) for each in group.members.values()
-                    ]
+            for shard in [*role.groups.runtime.shards.values()]:
+                for group in [each.group for each in shard.groups.each_value()]:
+                    members = group.members.values()
+                    leavers = [(each.member_id, each.instance_id) for each in members]
                     if isinstance(group, ClassicGroup):
                         leavers += [(each, None) for each in group.pending_joins]
                     if leavers and shard.state is not CoordinatorState.CLOSED:
-                        role.groups.leave(group.group_id, leavers)
+                        await role.groups.leave(group.group_id, leavers)
 
     # transactions
 

@@ -405,6 +405,15 @@ def openapi() -> dict[str, Any]:
             },
         },
         "components": {
+            "responses": {
+                code: {
+                    "description": about,
+                    "content": {
+                        "application/json": {"schema": {"$ref": "#/components/schemas/Error"}}
+                    },
+                }
+                for code, about in _REFUSALS.items()
+            },
             "schemas": {
                 "Error": {
                     "type": "object",
@@ -426,25 +435,26 @@ def openapi() -> dict[str, Any]:
                         },
                     ]
                 },
-            }
+            },
         },
     }
 
 
 _NUMBERS = {"partition", "timestamp"}
+_REFUSALS = {
+    "400": "the request cannot be",
+    "409": "the cluster cannot do it",
+    "504": "it did not happen in time",
+}
 
 
 def _operation(name: str, about: str, verb: Verb | None = None) -> dict[str, Any]:
-    error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+    done = {"description": "it is done", "content": {"application/json": {"schema": {}}}}
+    refused = {code: {"$ref": f"#/components/responses/{code}"} for code in _REFUSALS}
     found: dict[str, Any] = {
         "operationId": name,
         "summary": about,
-        "responses": {
-            "200": {"description": "it is done", "content": {"application/json": {"schema": {}}}},
-            "400": {"description": "the request cannot be", "content": error},
-            "409": {"description": "the cluster cannot do it", "content": error},
-            "504": {"description": "it did not happen in time", "content": error},
-        },
+        "responses": {"200": done, **refused},
     }
     if verb is not None:
         properties = {
@@ -469,4 +479,8 @@ def _operation(name: str, about: str, verb: Verb | None = None) -> dict[str, Any
 
 
 if __name__ == "__main__":
-    print(json.dumps(openapi(), indent=1))
+    # A line for each path.
+    document = openapi()
+    paths = document.pop("paths")
+    lines = ",\n".join(f"  {json.dumps(path)}: {json.dumps(at)}" for path, at in paths.items())
+    print(f'{json.dumps(document)[:-1]}, "paths": {{\n{lines}\n}}}}')

@@ -259,8 +259,8 @@ def test_broker_id_is_the_older_name_of_node_id():
 @pytest.mark.parametrize(
     ("voters", "words"),
     [
-        ("1@a:9093,2@b:9093", "a quorum of several is not supported yet"),
-        ("2@b:9093", "this node, 1"),
+        ("2@b:9093,3@c:9093", "the id of this node, 1"),
+        ("2@b:9093", "the id of this node, 1"),
     ],
 )
 def test_a_controller_is_not_started_beside_the_voters_that_it_leaves_out(voters, words):

@@ -107,20 +107,14 @@ class BrokerConfig:
         return known_broker_settings().get(name)
 
     def _check_voters(self) -> None:
-        """A controller that left the others out would be a cluster of its own beside theirs."""
+        """A controller is one of the voters that are named."""
         voters = self.names("controller.quorum.voters")
         if not voters or "controller" not in self.names("process.roles"):
             return
-        if len(voters) > 1:
+        if str(self.node_id) not in [each.partition("@")[0] for each in voters]:
             raise ConfigError(
                 "controller.quorum.voters",
                 ",".join(voters),
-                "one controller: a quorum of several is not supported yet",
-            )
-        if voters[0].partition("@")[0] != str(self.node_id):
-            raise ConfigError(
-                "controller.quorum.voters",
-                voters[0],
                 f"the id of this node, {self.node_id}, because process.roles has controller",
             )
 

@@ -358,6 +358,34 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         "controller.quorum.bootstrap.servers", (), "Addresses at which a controller can be found."
     ),
     _int(
+        "controller.quorum.election.timeout.ms",
+        1000,
+        "Wait for votes, at random up to twice as long, before a controller tries again.",
+        1,
+        unit="ms",
+    ),
+    _int(
+        "controller.quorum.election.backoff.max.ms",
+        1000,
+        "Wait of the last controller before it tries to follow one that hands over.",
+        0,
+        unit="ms",
+    ),
+    _int(
+        "controller.quorum.fetch.max.bytes",
+        1048576,
+        "Most bytes that a controller fetches of another's log at once.",
+        1,
+        unit="bytes",
+    ),
+    _int(
+        "controller.quorum.fetch.snapshot.max.bytes",
+        1048576,
+        "Most bytes that a controller fetches of another's snapshot at once.",
+        1,
+        unit="bytes",
+    ),
+    _int(
         "controller.quorum.fetch.timeout.ms",
         2000,
         "Time without an answer after which another controller is looked for.",

@@ -32,10 +32,6 @@ controller.performance.always.log.threshold.ms long 2000 0.. #
 controller.performance.sample.period.ms long 60000 100.. #
 controller.quorum.append.linger.ms int 25 0..
 controller.quorum.auto.join.enable boolean false
-controller.quorum.election.backoff.max.ms int 1000 0..
-controller.quorum.election.timeout.ms int 1000 0..
-controller.quorum.fetch.max.bytes int 1048576 1..
-controller.quorum.fetch.snapshot.max.bytes int 1048576 1..
 controller.socket.timeout.ms int 30000
 create.topic.policy.class.name class -
 follower.fetch.last.tiered.offset.enable boolean false +

@@ -11,8 +11,8 @@ from twisted.internet.error import TimeoutError
 from twisted.internet.protocol import Factory, Protocol
 
 from tests.cluster.controller_fixture import PORT, ControllerFixture, MemberSide, served
+from twisted_broker.cluster import metadata_log
 from twisted_broker.cluster import observer as observer_module
-from twisted_broker.cluster import raft_requests
 from twisted_broker.cluster.metadata_loader import MetadataRegression
 from twisted_broker.cluster.observer import MetadataObserver
 from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
@@ -94,12 +94,12 @@ def test_a_snapshot_comes_in_pieces(monkeypatch: pytest.MonkeyPatch, piece: int)
     fixture.advance(0.5)
     (snapshot,) = fixture.controller.log.snapshots
     asked: list[int] = []
-    read = raft_requests.RaftRequests._read_piece
-    monkeypatch.setattr(raft_requests, "MAX_SNAPSHOT_BYTES", piece)
+    read = metadata_log.MetadataLog._read_piece
+    monkeypatch.setattr(metadata_log, "MAX_SNAPSHOT_BYTES", piece)
     monkeypatch.setattr(
-        raft_requests.RaftRequests,
+        metadata_log.MetadataLog,
         "_read_piece",
-        lambda self, *rest: (asked.append(rest[2]), read(self, *rest))[1],
+        lambda self, *rest: (asked.append(rest[1].position), read(self, *rest))[1],
     )
     member = MemberSide(fixture, 2).follow()
     assert (

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.cluster.fixtures import CLUSTER_ID, Fixture, StalledWorker
-from twisted_broker.cluster import raft_requests
 from twisted_broker.cluster.snapshots import SnapshotId, list_snapshots
 from twisted_broker.interfaces import IFile
+from twisted_broker.raft import leader_state
 from twisted_broker.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import cluster, fetch, quorum
@@ -147,7 +147,7 @@ def test_a_fetch_at_the_end_gives_up_after_its_wait(fixture: Fixture) -> None:
     quiet.advance(0.5)
     answer = waiting.result.responses[0].partitions[0]
     assert answer.records is None and answer.error_code == 0
-    assert quiet.controller.raft_requests._waiting == []
+    assert quiet.controller.log.raft._fetches._parked == []
 
 
 def test_a_fetch_that_is_given_up_leaves_nothing(fixture: Fixture) -> None:
@@ -359,7 +359,7 @@ def test_made_up_observers_are_bounded(fixture: Fixture, monkeypatch: pytest.Mon
     """RELIABILITY 5.3: a flood of ids drives out those that are silent, not those that go on
     fetching.
     """
-    monkeypatch.setattr(raft_requests, "MOST_OBSERVERS", 10)
+    monkeypatch.setattr(leader_state, "MOST_OBSERVERS", 10)
     for made_up in range(100, 400):
         for node in (7, made_up):
             asked = request(fetch_offset=1, last_fetched_epoch=1)

@@ -178,19 +178,6 @@ def restarted_leader_leads_on(patch: Patch) -> None:
     patch.setattr(QuorumState, "start", starts)
 
 
-def removed_leader_counts_itself(patch: Patch) -> None:
-    def moves(self: LeaderState) -> bool:
-        found = [self._end_of(each) for each in self._replicas.values()]
-        ends = sorted([*found, *([] if self.is_voter else [self._own_end])], reverse=True)
-        offset = ends[len(ends) // 2] if ends else -1
-        if offset <= self.start_offset or offset <= (self.high_watermark or -1):
-            return False
-        self.high_watermark = offset
-        return True
-
-    patch.setattr(LeaderState, "move_high_watermark", moves)
-
-
 def voters_at_commit(patch: Patch) -> None:
     """The leader takes new voters later than it appends them."""
     patch.setattr(LeaderState, "set_voters", lambda self, voters: None)
@@ -207,10 +194,6 @@ def snapshot_without_voters(patch: Patch) -> None:
         real(self, last_offset, records if last_offset < 0 else ())
 
     patch.setattr(VoterHistory, "snapshot", loses)
-
-
-def durable_end_outlives_truncation(patch: Patch) -> None:
-    patch.setattr(RaftNode, "_rewritten", lambda self, offset: None)
 
 
 def snapshot_of_a_dropped_download(patch: Patch) -> None:

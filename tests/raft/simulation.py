@@ -281,7 +281,8 @@ class Node:
         return answer
 
     def _read(self, fetched: Fetched, read: Read) -> Fetched:
-        found = [each for each in self.cached.log if each.last_offset >= read.offset]
+        end = fetched.high_watermark if read.is_committed else self.cached.end
+        found = [each for each in self.cached.log if read.offset <= each.last_offset < end]
         assert found[0].base_offset == read.offset, (found[0], read)
         return fetched._replace(read=None, batches=tuple(found[:READ_BATCHES]))
 

@@ -19,6 +19,7 @@ from twisted_broker.raft.log_view import (
     SnapshotInstead,
     Valid,
 )
+from twisted_broker.raft.node import RaftNode
 from twisted_broker.raft.quorum_state import LocalNode, QuorumConfig, QuorumState, State
 from twisted_broker.raft.replica_key import Address, Endpoint, ReplicaKey
 from twisted_broker.raft.states import (
@@ -237,6 +238,23 @@ def test_voters_count_from_their_append_and_not_after_a_truncation() -> None:
     assert history.voters == voters(1, 2)
     history.truncate(4)
     assert (history.voters, history.kraft_version) == (voters(1), 0)
+
+
+def test_the_durable_end_falls_with_a_truncation() -> None:
+    """QU 1.17: a leader must not count what it cut off, and wrote anew, as synced."""
+    history = VoterHistory(voters(1, 2, 3))
+    node = RaftNode(LocalNode(OWN), QuorumConfig(), history, LogView(), (), lambda limit: 0, 0)
+    node.append(Batch(0, 4, 1))
+    node.append(Batch(5, 9, 1))
+    node.persisted(2)
+    assert node.durable_end == 10
+    node.truncate(5)
+    assert node.durable_end == 5
+    node.append(Batch(5, 7, 2))
+    node.persisted(3)
+    assert node.durable_end == 5, "that was the truncation"
+    node.persisted(4)
+    assert node.durable_end == 8
 
 
 def test_the_high_watermark_is_what_a_majority_has_of_this_epoch() -> None:

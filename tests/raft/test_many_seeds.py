@@ -27,10 +27,15 @@ REACHED = (
     "unsynced bytes lost",
     "message repeated",
 )
-FOUND: dict[mutations.Mutation, int] = {
-    mutations.vote_for_a_shorter_log: 65,
-    mutations.truncates_too_far: 0,
-}
+RARE: tuple[mutations.Mutation, ...] = (
+    mutations.older_epoch_is_committed,
+    mutations.snapshot_of_a_dropped_download,
+    mutations.truncates_too_far,
+    mutations.vote_for_a_shorter_log,
+    mutations.vote_is_forgotten,
+    mutations.vote_is_given_twice,
+    mutations.voters_outlive_truncation,
+)
 
 
 def test_hundreds_of_seeds_reach_everything() -> None:
@@ -40,10 +45,11 @@ def test_hundreds_of_seeds_reach_everything() -> None:
     assert [each for each in REACHED if reach[each] < 3] == []
 
 
-@pytest.mark.parametrize("mutation", FOUND, ids=lambda mutation: mutation.__name__)
+@pytest.mark.parametrize("mutation", RARE, ids=lambda mutation: mutation.__name__)
 def test_a_mutation_of_the_core_is_found(
     mutation: mutations.Mutation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mutation(monkeypatch)
     with pytest.raises(AssertionError):
-        run_seed(FOUND[mutation])
+        for seed in range(SEEDS):
+            run_seed(seed)

@@ -11,16 +11,16 @@ from tests.raft.faults import run_seed
 
 FOUND: dict[mutations.Mutation, int] = {
     mutations.answer_before_the_disk: 0,
-    mutations.vote_is_forgotten: 0,
-    mutations.vote_is_given_twice: 0,
-    mutations.older_epoch_is_committed: 1,
-    mutations.half_is_a_majority: 0,
-    mutations.fetch_before_sync: 0,
-    mutations.leader_counts_unsynced: 0,
-    mutations.does_not_truncate: 1,
-    mutations.pre_vote_is_kept: 0,
     mutations.candidate_keeps_its_epoch: 0,
+    mutations.does_not_truncate: 0,
+    mutations.fetch_before_sync: 0,
+    mutations.half_is_a_majority: 2,
+    mutations.leader_counts_unsynced: 0,
+    mutations.pre_vote_is_kept: 0,
     mutations.restarted_leader_leads_on: 0,
+    mutations.snapshot_without_voters: 0,
+    mutations.two_changes_at_once: 2,
+    mutations.voters_at_commit: 0,
 }
 """Mutations of the core, and a seed that finds each."""
 

@@ -333,14 +333,7 @@ def producers_forgotten_on_a_follower(plant: Planting) -> None:
 
 def metadata_not_synced(plant: Planting) -> None:
     """The controller commits what is not on its disk."""
-
-    def sync(self: MetadataLog) -> None:
-        if self._syncing or self.failed is not None or self.high_watermark >= self.end_offset:
-            return
-        self._syncing, upto = True, self.end_offset
-        self.disk.submit(lambda: None, lambda _, error: self._synced(upto, error))
-
-    plant(MetadataLog, "sync", sync)
+    plant(MetadataLog, "_unsynced", lambda self, upto: [])
 
 
 def high_watermark_from_the_leaders_own_end(plant: Planting) -> None:

@@ -93,12 +93,8 @@ COMING = {
     "TxnOffsetCommit",
     "DescribeTransactions",
     "ListTransactions",
-    "Vote",
-    "BeginQuorumEpoch",
-    "EndQuorumEpoch",
     "AddRaftVoter",
     "RemoveRaftVoter",
-    "UpdateRaftVoter",
 }
 
 

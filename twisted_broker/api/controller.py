@@ -98,7 +98,29 @@ async def fetch(
 async def fetch_snapshot(
     context: RequestContext, request: quorum.FetchSnapshotRequest
 ) -> quorum.FetchSnapshotResponse:
-    return _controller(context).raft_requests.fetch_snapshot(request, context.version)
+    return await _controller(context).raft_requests.fetch_snapshot(request, context.version)
+
+
+async def vote(context: RequestContext, request: quorum.VoteRequest) -> quorum.VoteResponse:
+    return await _controller(context).raft_requests.vote(request, context.version)
+
+
+async def begin_quorum_epoch(
+    context: RequestContext, request: quorum.BeginQuorumEpochRequest
+) -> quorum.BeginQuorumEpochResponse:
+    return await _controller(context).raft_requests.begin_quorum_epoch(request, context.version)
+
+
+async def end_quorum_epoch(
+    context: RequestContext, request: quorum.EndQuorumEpochRequest
+) -> quorum.EndQuorumEpochResponse:
+    return await _controller(context).raft_requests.end_quorum_epoch(request, context.version)
+
+
+async def update_raft_voter(
+    context: RequestContext, request: quorum.UpdateRaftVoterRequest
+) -> quorum.UpdateRaftVoterResponse:
+    return await _controller(context).raft_requests.update_raft_voter(request)
 
 
 async def describe_quorum(
@@ -138,7 +160,7 @@ async def describe_cluster(
         error_message=None,
         endpoint_type=_CONTROLLERS,
         cluster_id=controller.cluster_id,
-        controller_id=controller.node_id,
+        controller_id=controller.leader_id,
         brokers=nodes,
     )
     if request.include_cluster_authorized_operations:

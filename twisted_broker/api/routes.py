@@ -223,6 +223,9 @@ ROUTES: tuple[Route, ...] = (
     Route(49, "AlterClientQuotas", "quotas", broker="0-1", controller="0-1", forward=True),
     Route(50, "DescribeUserScramCredentials", "sasl", "sasl", broker="0"),
     Route(51, "AlterUserScramCredentials", "sasl", broker="0", controller="0", forward=True),
+    Route(52, "Vote", "quorum", controller="0-2", cluster_action=True),
+    Route(53, "BeginQuorumEpoch", "quorum", controller="0-1", cluster_action=True),
+    Route(54, "EndQuorumEpoch", "quorum", controller="0-1", cluster_action=True),
     Route(55, "DescribeQuorum", "cluster", "cluster", broker="0-2", controller="0-2", forward=True),
     Route(56, "AlterPartition", "broker_lifecycle", controller="2-3", cluster_action=True),
     Route(57, "UpdateFeatures", "cluster", broker="0-2", controller="0-2", forward=True),
@@ -241,6 +244,7 @@ ROUTES: tuple[Route, ...] = (
     Route(73, "AssignReplicasToDirs", "log_dirs", controller="0", cluster_action=True),
     Route(74, "ListConfigResources", "configs", "configs", broker="0-1"),
     Route(75, "DescribeTopicPartitions", "cluster", "metadata", broker="0"),
+    Route(82, "UpdateRaftVoter", "quorum", controller="0", cluster_action=True),
     # Ours, not Kafka's.
     Route(30_000, "AppendMirrored", "mirror", "mirror", broker="0"),
 )

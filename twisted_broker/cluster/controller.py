@@ -1,6 +1,6 @@
-"""The embedded controller: a quorum of one that writes the metadata log.
+"""A controller of this node: active, and writes the metadata log; or a standby that follows it.
 
-Owns the images (`decided`: everything appended; `committed`: everything durable), the writing of
+Owns the images (`decided`: everything appended; `committed`: everything committed), the writing of
 records, and what happens by the clock: sessions that lapse, empty records, snapshots.
 
 1. Decisions look at `decided`, so that two of them never contradict; answers and readers see
@@ -9,14 +9,17 @@ records, and what happens by the clock: sessions that lapse, empty records, snap
    thousands of partitions is taken in steps (`decide`), on one image: where another change came
    meanwhile, it is taken again. Its records are one batch, or one metadata transaction where they
    do not fit.
-3. An answer leaves when everything decided before it is durable; when the disk fails, it is
-   NOT_CONTROLLER.
+3. An answer leaves when everything decided before it is committed; when the disk fails, or another
+   one leads first, it is NOT_CONTROLLER, which does not mean that it did not happen.
 4. The features of a new cluster are finalised in one metadata transaction, before any other
    metadata record.
+5. The log's leader becomes active (`_claim`) once its image has the first record of its epoch: then
+   it has all that was ever committed, and nothing else. It renounces by `decided = committed`.
+6. A standby refuses every decision, and its image follows the high watermark.
 
-Source: Kafka's `QuorumController`; KIP-500, KIP-631, KIP-835; `RL 8.1`. Not here: what is decided
-(`broker_registry`, `topic_changes`, ...), the requests (`api/controller.py`), reading of the log by
-others (`raft_requests.py`).
+Source: Kafka's `QuorumController`; QU 5.1 to 5.11; KIP-500, KIP-631, KIP-835; `RL 8.1`. Not here:
+what is decided (`broker_registry`, `topic_changes`, ...), the requests (`api/controller.py`),
+reading of the log by others (`raft_requests.py`), who leads (`raft`).
 """
 
 from __future__ import annotations
@@ -41,8 +44,10 @@ from twisted_broker.cluster.cluster_view import (
 )
 from twisted_broker.cluster.features import SUPPORTED_FEATURES
 from twisted_broker.cluster.image_records import controller_record
+from twisted_broker.cluster.metadata_check import MetadataDamage
 from twisted_broker.cluster.metadata_events import ELECTIONS, events, unclean_elections
-from twisted_broker.cluster.metadata_log import MetadataLog
+from twisted_broker.cluster.metadata_log import Carrier, MetadataLog
+from twisted_broker.cluster.raft_manager import RaftManager
 from twisted_broker.cluster.raft_requests import RaftRequests
 from twisted_broker.cluster.records import CONTROLLER_LEVEL, TransactionBuffer
 from twisted_broker.event_lines import EventLines
@@ -57,8 +62,11 @@ from twisted_broker.image.metadata_image import (
     MetadataImage,
 )
 from twisted_broker.interfaces import Runtime
-from twisted_broker.log.errors import OutOfDescriptors
+from twisted_broker.log.errors import CheckpointError, OutOfDescriptors
+from twisted_broker.net.connector import PLAIN, Connector
 from twisted_broker.periodic import PeriodicTask
+from twisted_broker.raft.consequences import Leader
+from twisted_broker.raft.replica_key import Endpoint as QuorumEndpoint
 from twisted_broker.security.quota.quotas import Quotas
 from twisted_broker.settings import text_of
 from twisted_broker.turns import Turns
@@ -74,7 +82,7 @@ _TICK_MS = 500
 # metadata all the time.
 _TRIES = 3
 T = TypeVar("T")
-OpenLog = Callable[[Callable[[int], None], Callable[[BaseException], None]], MetadataLog]
+OpenLog = Callable[[Callable[[int], None], Callable[[BaseException], None], Carrier], MetadataLog]
 
 
 class Prepared(NamedTuple):
@@ -109,6 +117,7 @@ class Controller:
         bootstrap: Callable[[], Bootstrap] = lambda: DEFAULT,
         turns: Turns | None = None,
         quotas: Quotas | None = None,
+        connector: Connector = PLAIN,
     ) -> None:
         self.quotas = quotas or Quotas()
         self._turns = turns or Turns(runtime.clock, runtime.marks)
@@ -117,9 +126,24 @@ class Controller:
         self._bootstrap = bootstrap
         self._check = check
         self.cluster_id, self.runtime = cluster_id, runtime
-        self.log = open_log(self._committed, self._log_failed)
-        self._on_fatal = on_fatal
         self.node_id = config.node_id
+        self.raft_manager = RaftManager(
+            runtime,
+            self.node_id,
+            cluster_id,
+            config.integer("controller.quorum.request.timeout.ms"),
+            self._leader_changed,
+            self._snapshot_loaded,
+            self._handed_over,
+            connector,
+        )
+        self.log = open_log(self._committed, self._log_failed, self.raft_manager)
+        self._on_fatal = on_fatal
+        self._is_claimed = self._is_applying = False
+        self._leads: Leader | None = None
+        self._claimed_at = -1
+        self._loaded: MetadataImage | None = None
+        self._end: Deferred[None] | None = None
         self.sessions = BrokerSessions(config.integer("broker.session.timeout.ms"))
         self.raft_requests = RaftRequests(self)
         self.listeners: Sequence[Endpoint] = ()
@@ -159,7 +183,8 @@ class Controller:
     @property
     def is_active(self) -> bool:
         """Whether it decides."""
-        return self.log.failed is None and self.log.epoch >= 0 and not self._is_stopped
+        log = self.log
+        return self._is_claimed and log.failed is None and log.epoch >= 0 and not self._is_stopped
 
     @property
     def epoch(self) -> int:
@@ -181,34 +206,151 @@ class Controller:
     def start(
         self, listeners: Sequence[Endpoint], replayed: MetadataImage | None = None
     ) -> Deferred[int]:
-        """Replays the log, unless `replayed` is what `log.replay_in_steps` gave; leads a new epoch
-        and registers; fires when that is durable.
+        """Replays the log, unless `replayed` is what `log.replay_in_steps` gave, and takes its
+        place in the quorum. The only voter leads a new epoch and registers; fires when that is
+        durable. One of several fires at once.
 
         Raises OSError, MetadataDamage, CheckpointError.
         """
         self.listeners = listeners
+        is_alone = self.log.quorum.is_alone
         if self.log.torn is not None:
             _logger.warn(
                 "truncated the metadata log: {torn} that were never synced, nor acknowledged",
                 torn=self.log.torn,
             )
         self.decided = self.committed = self.log.replay() if replayed is None else replayed
-        self._check(self.decided)
+        if is_alone:  # of several, one may be behind its own broker for a moment
+            self._check(self.decided)
         self._settings_changed(self.decided)
         self.quotas.apply(self.decided.client_quotas, {}, self.decided.client_quotas)
-        first = None if self.decided.features else self._bootstrap()
-        self.log.begin_epoch()
+        first = self._bootstrap() if is_alone and not self.decided.features else None
+        self._last_snapshot_ms = self.runtime.now_ms()
+        self.log.begin_epoch([QuorumEndpoint(e.name, e.host, e.port) for e in self.listeners])
+        started = self._claim(first) if is_alone else succeed(self.log.high_watermark - 1)
+        self._ticks.start(_TICK_MS / 1000)
+        return started
+
+    # leading
+
+    @property
+    def leader_id(self) -> int:
+        """The active controller, as far as it is known; -1: none."""
+        return self.log.leader().leader_id
+
+    def _claim(self, first: Bootstrap | None) -> Deferred[int]:
+        """It is the active controller from now on: its image has all that was ever committed, and
+        nothing else. `first`: what a new cluster begins with.
+        """
+        self._is_claimed, self._claimed_at = True, self.log.end_offset
+        self.decided, self._view = self.committed, None
+        if self.log.transactions.open:
+            reason = "the controller that began it leads no more"
+            self.log.append([records.AbortTransactionRecord(reason=reason)], 0)
         if first is not None:
             self._append(
                 self._first_records(first), metadata_version=first.levels[METADATA_VERSION]
             )
         started = self.write(self._registration() or [records.NoOpRecord()])
-        self._last_snapshot_ms = self._last_balance_ms = self.runtime.now_ms()
-        self._last_token_check_ms = self._last_balance_ms
-        self._ticks.start(_TICK_MS / 1000)
-        # An earlier run may have ended between a setting and the elections that follow from it.
+        self._last_balance_ms = self._last_token_check_ms = self.runtime.now_ms()
+        # An earlier one may have ended between a setting and the elections that follow from it.
         self._turns.start(self._elect())
         return started
+
+    def _leader_changed(self, leader: Leader) -> None:
+        self._leads = leader if leader.id == self.node_id else None
+        if self._leads is None and self._is_claimed:
+            self._renounce()
+        self._claim_when_ready()
+
+    def _claim_when_ready(self) -> None:
+        """Once its image includes the first record of its epoch."""
+        leads = self._leads
+        if (
+            leads is None
+            or self._is_claimed
+            or self._is_applying
+            or self.log.quorum.is_alone
+            or self.committed.offset < leads.start_offset
+        ):
+            return
+        try:
+            first = None if self.committed.features else self._bootstrap()
+            self._lines.add("controller active", epoch=leads.epoch, offset=leads.start_offset)
+            self._claim(first).addErrback(lambda failure: failure.trap(BrokerError) and None)
+        except (OSError, CheckpointError, BrokerError) as error:
+            _logger.error(
+                "this controller cannot become active, another one shall: {error}", error=error
+            )
+            self.log.resign()
+
+    def _renounce(self) -> None:
+        """Another one leads. What was decided and is not committed may yet be; it then comes as for
+        any standby.
+        """
+        self._lines.add("controller renounces", epoch=self.log.leader().epoch)
+        self._is_claimed, self._view = False, None
+        self.decided = self.committed
+        self.sessions = BrokerSessions(self.sessions.timeout_ms)
+        self._being_fenced.clear()
+        if self.committed.offset >= self._claimed_at:
+            self.log.transactions.abort()
+        self._refuse_waiting()
+        self._apply_soon()
+
+    def _apply_soon(self) -> None:
+        if not self._is_applying and not self._is_claimed:
+            self._is_applying = True
+            self._turns.start(self._apply())
+
+    def _apply(self) -> Generator[None, None, None]:
+        """A standby's image follows what is committed."""
+        try:
+            while not self._is_claimed and not self.log.is_over:
+                before = self.committed
+                after = yield from self.log.apply_in_steps(before, self.log.high_watermark)
+                if self._loaded is not None:
+                    after, self._loaded = self._loaded, None
+                    self.log.transactions.abort()
+                if after is before:
+                    break
+                self._follow(before, after)
+        except (MetadataDamage, OSError, BrokerError) as error:
+            if self._loaded is None and not self.log.is_over:
+                self._log_failed(error)
+                return
+        finally:
+            self._is_applying = False
+        if self._loaded is not None:
+            self._apply_soon()
+        else:
+            self._claim_when_ready()
+
+    def _follow(self, before: MetadataImage, after: MetadataImage) -> None:
+        self.committed = self.decided = after
+        self._view = None
+        if after.client_quotas is not before.client_quotas:
+            entities = before.client_quotas.keys() | after.client_quotas.keys()
+            self.quotas.apply(entities, before.client_quotas, after.client_quotas)
+        if after.configs is not before.configs:
+            self._settings_changed(after)
+
+    def _snapshot_loaded(self, image: MetadataImage) -> None:
+        self._loaded = image
+        self._apply_soon()
+
+    def hand_over(self, timeout_ms: int) -> Deferred[None]:
+        """Fires when another controller leads, or time is up. The only one does not wait."""
+        if self.log.quorum.is_alone or self.log.is_over or not self.log.has_begun:
+            return succeed(None)
+        self._end = Deferred()
+        ended = self._end
+        self.log.hand_over(timeout_ms)
+        return ended
+
+    def _handed_over(self) -> None:
+        if self._end is not None and not self._end.called:
+            self._end.callback(None)
 
     def _registration(self) -> list[Record]:
         """Its own; none below the level at which Kafka's brokers know such a record."""
@@ -252,8 +394,10 @@ class Controller:
         closed, on the disk worker.
         """
         self._is_stopped = True
-        self._ticks.stop()
+        if self._ticks.running:
+            self._ticks.stop()
         self.raft_requests.close()
+        self.raft_manager.close()
         self._refuse_waiting()
         self._lines.stop()
         self.log.close(self._close_failed)
@@ -412,7 +556,10 @@ class Controller:
         self._view = None
 
     def _committed(self, upto: int) -> None:
-        """Everything below `upto` is durable: it becomes visible, then the answers leave."""
+        """Everything below `upto` is committed: it becomes visible, then the answers leave."""
+        if not self._is_claimed:
+            self._apply_soon()
+            return
         ready = []
         while self._waiting and self._waiting[0][0] < upto:
             _, self.committed, done = self._waiting.popleft()
@@ -422,7 +569,6 @@ class Controller:
         while self._written_at and self._written_at[0][0] < upto:
             self.commits += 1
             self.commit_seconds += seconds - self._written_at.popleft()[1]
-        self.raft_requests.wake()
         for done in ready:
             done.callback(upto - 1)
         self._say(upto)
@@ -447,9 +593,12 @@ class Controller:
             directory=self.log.directory,
             error=error,
         )
-        self._ticks.stop()
+        if self._ticks.running:
+            self._ticks.stop()
         self._refuse_waiting()
         self.raft_requests.close()
+        self.raft_manager.close()
+        self._handed_over()
         self._on_fatal(error)
 
     def _check_active(self) -> None:
@@ -474,13 +623,20 @@ class Controller:
     def tick(self) -> None:
         """What is due by time: lapsed sessions, an empty record, a snapshot."""
         now_ms = self.runtime.now_ms()
+        self.log.sync()  # again, where the last one found no free descriptor; else nothing is due
+        if self.is_active:
+            self._tick_active(now_ms)
+        if self._snapshot_due(now_ms):
+            self._last_snapshot_ms = now_ms
+            self.log.write_snapshot(self.committed)
+
+    def _tick_active(self, now_ms: int) -> None:
         for broker in self.sessions.lapsed(self.decided, now_ms):
             if broker.id not in self._being_fenced:
                 self._being_fenced.add(broker.id)
                 self._turns.start(self._fence(broker))
         if self._idle_ms and now_ms - max(self._last_write_ms, self._last_step_ms) >= self._idle_ms:
             self._write_in_background([records.NoOpRecord()])
-        self.log.sync()  # again, where the last one found no free descriptor; else nothing is due
         if self._is_election_due:
             self._is_election_due = False
             self._turns.start(self._elect())
@@ -489,9 +645,6 @@ class Controller:
             self._last_token_check_ms = now_ms
             if self.decided.tokens:
                 self._turns.start(self._remove_tokens())
-        if self._snapshot_due(now_ms):
-            self._last_snapshot_ms = now_ms
-            self.log.write_snapshot(self.committed)
 
     def _fence(self, broker: BrokerRegistration) -> Generator[None, None, None]:
         """Fences a broker whose session is over, unless a heartbeat comes before the decision."""
@@ -569,6 +722,8 @@ class Controller:
     def _snapshot_due(self, now_ms: int) -> bool:
         # Also while records wait for the disk: with an empty record in each tick, some always may.
         # But not before the high watermark has passed what the start has replayed.
+        if not self._is_claimed and (self._is_applying or self.log.transactions.open):
+            return False
         if (
             not self.log.bytes_since_snapshot
             or not 0 <= self.committed.offset < self.log.high_watermark

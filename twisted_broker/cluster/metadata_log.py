@@ -1,29 +1,32 @@
-"""`__cluster_metadata-0` on the disk of a quorum of one.
+"""`__cluster_metadata-0` on the disk of a voter.
 
-Owns the log's epochs and the group commit: what is durable, and therefore below the high watermark.
+Owns carrying out what the quorum's core decides about the disk (`raft`): writing, truncating,
+quorum-state, and the group commit; and what leaves only when that is durable.
 
-1. The high watermark moves only over bytes that were synced; nothing above it is ever served or
-   applied.
-2. One sync is under way at a time; what is appended meanwhile shares the next one.
-3. Each start leads a new epoch: quorum-state is durable first, then a LeaderChange record opens
-   the epoch.
+1. A message leaves when the write that it names is durable (`raft/consequences.py` 2).
+2. One sync is under way at a time; what is written meanwhile shares the next one. Quorum-state is
+   durable before the log's bytes that come with it.
+3. The high watermark is the core's; nothing above it is applied. The only voter leads a new epoch
+   at each start: there quorum-state is durable first, then a LeaderChange record opens the epoch.
 4. A failed write or sync ends it: this log answers no more (`failed`), for nobody knows what
    the disk holds.
 5. What does not fit into one batch is one metadata transaction, where metadata.version has
    them: a crash leaves all of it or nothing.
-6. A log that lacks what was durable is not opened, and one that is gone is not started again
-   (`metadata_check.py`). Nor is one that this node never led: a broker's copy has no quorum-state,
-   which is durable before a controller's first record.
+6. A log that lacks what was committed and durable is not opened, and one that is gone is not
+   started again (`metadata_check.py`). Nor is a broker's copy, which has no quorum-state.
+7. A snapshot that is fetched is in memory until it is whole.
 
-Source: Kafka's `KafkaMetadataLog`, `KafkaRaftClient`; KIP-868; `RL 8.1`. Not here: several voters;
-what the records mean; replay and snapshots
-(`metadata_store.py`).
+Source: Kafka's `KafkaMetadataLog`, `KafkaRaftClient`; KIP-595, KIP-868; `RL 8.1`; QU 0.4, 1.16 to
+1.20. Not here: what is decided (`raft`); connections and timers (`raft_manager.py`); what the
+records mean; replay and own snapshots (`metadata_store.py`); kraft.version 1.
 """
 
 from __future__ import annotations
 
 import posixpath
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from typing import NamedTuple, Protocol, cast
 
 from twisted_broker.cluster.bootstrap import NAME as BOOTSTRAP
 from twisted_broker.cluster.metadata_check import (
@@ -43,21 +46,47 @@ from twisted_broker.cluster.records import (
     build_batch,
     filled_in_steps,
 )
+from twisted_broker.cluster.snapshots import SnapshotId, load_snapshot
+from twisted_broker.image.metadata_image import MetadataImage
 from twisted_broker.interfaces import IDiskWorker, IFileSystem
+from twisted_broker.log.checkpoints import write_aside
 from twisted_broker.log.errors import CheckpointError, LogDirFailure, is_out_of_descriptors
 from twisted_broker.log.log_directory import LOCK
 from twisted_broker.log.meta_properties import NAME as META_PROPERTIES
-from twisted_broker.raft.election_state import ElectionState
-from twisted_broker.raft.replica_key import ReplicaKey
+from twisted_broker.log.segment_file import FileSlice, SegmentFile
+from twisted_broker.raft.consequences import (
+    Append,
+    AppendSnapshot,
+    Consequence,
+    DropSnapshot,
+    FinishSnapshot,
+    HighWatermark,
+    Leader,
+    Reply,
+    SaveElection,
+    Say,
+    Send,
+    StartSnapshot,
+    Stop,
+    Truncate,
+    TruncateToSnapshot,
+)
+from twisted_broker.raft.kafka_raft_client import KafkaRaftClient
+from twisted_broker.raft.log_view import Batch, LogView, OffsetAndEpoch
+from twisted_broker.raft.messages import Answer, Request, SnapshotPiece
+from twisted_broker.raft.quorum_state import LocalNode, QuorumConfig
+from twisted_broker.raft.replica_key import Endpoint, ReplicaKey
+from twisted_broker.raft.states import NEVER
+from twisted_broker.raft.voter_history import LeaderChange, VoterHistory
+from twisted_broker.raft.voter_set import VoterNode, VoterSet
 from twisted_broker.topic_names import METADATA_DIRECTORY
 from twisted_broker.wire.control_batch import LEADER_CHANGE
-from twisted_broker.wire.errors import BrokerError
+from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages.control_records import (
     LeaderChangeMessage,
     LeaderChangeMessageVoter,
 )
 from twisted_broker.wire.messages.metadata_records import (
-    AbortTransactionRecord,
     BeginTransactionRecord,
     EndTransactionRecord,
 )
@@ -65,6 +94,8 @@ from twisted_broker.wire.records import build_control_batch, set_offsets_and_epo
 from twisted_broker.wire.schema import Record, encode, run_whole
 
 RECORDS_PER_BATCH = 40_000
+MAX_FETCH_BYTES = 8 << 20
+MAX_SNAPSHOT_BYTES = 1 << 20
 
 
 def format_metadata(
@@ -126,11 +157,15 @@ def open_metadata_log(
     wall_ms: Callable[[], int],
     on_committed: Callable[[int], None],
     on_fatal: Callable[[BaseException], None],
-    applied: Applied = NOT_APPLIED,
+    carrier: Carrier | None = None,
+    quorum: Quorum | None = None,
 ) -> MetadataLog:
     """The metadata log in a log directory, as `opened_in_steps`, without a pause."""
-    opened = run_whole(opened_in_steps(files, disk, log_directory, node_id, wall_ms(), applied))
-    return MetadataLog(opened, node_id, wall_ms, on_committed, on_fatal)
+    is_alone = quorum is None or quorum.is_alone
+    opening = opened_in_steps(files, disk, log_directory, node_id, wall_ms(), is_alone=is_alone)
+    return MetadataLog(
+        run_whole(opening), node_id, wall_ms, on_committed, on_fatal, carrier, quorum
+    )
 
 
 def opened_in_steps(
@@ -140,13 +175,14 @@ def opened_in_steps(
     node_id: int,
     wall_ms: int,
     applied: Applied = NOT_APPLIED,
+    is_alone: bool = True,
 ) -> Generator[None, None, Opened]:
     """A controller's log directory for its `MetadataLog`, made when it is not there. `applied`: how
-    far this node is known to have applied the metadata. Raises MetadataDamage, OSError,
-    CheckpointError, BrokerError.
+    far this node is known to have applied the metadata; `is_alone`: no other votes with it. Raises
+    MetadataDamage, OSError, CheckpointError, BrokerError.
     """
     try:
-        _check_leadership(files, log_directory, node_id)
+        _check_leadership(files, log_directory, node_id, is_alone)
         opened = yield from open_in_steps(files, disk, log_directory, wall_ms, applied=applied)
         _sync_loaded(opened)
         return opened
@@ -156,7 +192,7 @@ def opened_in_steps(
 
 
 def _sync_loaded(opened: Opened) -> None:
-    """All that was loaded counts as committed at once. A process that was killed may have left some
+    """All that was loaded counts as durable at once. A process that was killed may have left some
     of it unsynced. Raises OSError.
     """
     log = opened.log
@@ -182,9 +218,9 @@ def _remedy(damage: MetadataDamage, log_directory: str) -> str:
     return f"A controller does not start on damaged metadata; rebuild it: {hint}"
 
 
-def _check_leadership(files: IFileSystem, log_directory: str, node_id: int) -> None:
-    """Refuses records that this node never led: a broker's copy, or the log of a voter of a larger
-    quorum. Raises MetadataDamage, OSError.
+def _check_leadership(files: IFileSystem, log_directory: str, node_id: int, is_alone: bool) -> None:
+    """Refuses records that this node never voted on: a broker's copy; for an only voter also the
+    log of a larger quorum. Raises MetadataDamage, OSError.
     """
     directory = posixpath.join(log_directory, METADATA_DIRECTORY)
     if not holds_records(files, directory):
@@ -197,7 +233,7 @@ def _check_leadership(files: IFileSystem, log_directory: str, node_id: int) -> N
         raise _NotLed(
             directory, f"it is a broker's copy of the metadata (there is no {QUORUM_STATE})"
         )
-    if known.leader_id not in (-1, node_id):
+    if is_alone and known.leader_id not in (-1, node_id):
         raise _NotLed(directory, f"its controller is node {known.leader_id}, this is {node_id}")
 
 
@@ -220,9 +256,86 @@ def _chunks(records: Sequence[Record], metadata_version: int) -> Iterator[Sequen
         yield records[start : start + RECORDS_PER_BATCH]
 
 
+class Carrier(Protocol):
+    """What carries the quorum's messages and timers. Ring 1: `raft_manager.py`."""
+
+    def now_ms(self) -> float:
+        """Of a clock that only rises."""
+        ...
+
+    def send(self, log: MetadataLog, request: Send) -> None:
+        """The answer goes to `log.answered`."""
+        ...
+
+    def say(self, line: str, is_warning: bool) -> None: ...
+
+    def stepped(self, log: MetadataLog) -> None:
+        """The log calls for a `tick` at another time (`wake_at_ms`)."""
+        ...
+
+    def leader_changed(self, leader: Leader) -> None: ...
+
+    def snapshot_loaded(self, image: MetadataImage) -> None:
+        """A snapshot took the place of the log."""
+        ...
+
+    def may_end(self) -> None:
+        """The hand-over is done."""
+        ...
+
+
+class Alone:
+    """Of the only voter: nobody to send to."""
+
+    def __init__(self, wall_ms: Callable[[], int]) -> None:
+        self.now_ms = wall_ms
+
+    def send(self, log: MetadataLog, request: Send) -> None:
+        raise AssertionError(request)
+
+    def say(self, line: str, is_warning: bool) -> None: ...
+
+    def stepped(self, log: MetadataLog) -> None: ...
+
+    def leader_changed(self, leader: Leader) -> None: ...
+
+    def snapshot_loaded(self, image: MetadataImage) -> None: ...
+
+    def may_end(self) -> None: ...
+
+
+class Quorum(NamedTuple):
+    """Who votes, as the configuration says, and this node among them."""
+
+    local: LocalNode
+    voters: VoterSet
+    config: QuorumConfig
+    random_ms: Callable[[int], int]
+
+    @property
+    def is_alone(self) -> bool:
+        return self.voters.is_only_voter(self.local.key)
+
+
+def quorum_of_one(key: ReplicaKey) -> Quorum:
+    """Of a node that no other votes with."""
+    return Quorum(
+        LocalNode(key), VoterSet([VoterNode(ReplicaKey(key.id))]), QuorumConfig(), lambda limit: 0
+    )
+
+
+Waiter = Callable[[Answer, FileSlice | None], None]
+"""Gets an answer of the core, and the bytes that it reads of the log."""
+_WRITTEN = "written"
+
+
+class QuorumFailure(Exception):
+    """The quorum contradicts what this node knows."""
+
+
 class MetadataLog(MetadataStore):
     """`on_committed(offset)` is called at every move of the high watermark, `on_fatal(error)` when
-    it fails.
+    it fails. `epoch`: that this node leads; -1: none.
     """
 
     def __init__(
@@ -232,21 +345,49 @@ class MetadataLog(MetadataStore):
         wall_ms: Callable[[], int],
         on_committed: Callable[[int], None],
         on_fatal: Callable[[BaseException], None],
+        carrier: Carrier | None = None,
+        quorum: Quorum | None = None,
     ) -> None:
         super().__init__(opened, wall_ms, on_fatal)
         self.node_id = node_id
         self.epoch = -1
+        self.quorum = quorum or quorum_of_one(ReplicaKey(node_id))
+        self._carrier: Carrier = carrier or Alone(wall_ms)
         self._on_committed = on_committed
         self._syncing = False
         self._named_segment = -1
         self._sync_error: OSError | None = None  # written on the disk worker
+        self._raft: KafkaRaftClient | None = None
+        self._queue: deque[Consequence] = deque()
+        self._is_carrying = self._has_proposed = False
+        self._held: list[tuple[int, Callable[[], None]]] = []
+        self._written_seq = self._durable_seq = 0
+        self._election: SaveElection | None = None
+        self._synced_end, self._truncations = self.end_offset, 0
+        self._part = bytearray()
 
     @property
     def high_watermark(self) -> int:
         return self.log.high_watermark
 
-    def begin_epoch(self) -> None:
-        """Leads a new epoch. OSError, MetadataDamage: it was not begun."""
+    @property
+    def has_begun(self) -> bool:
+        """Whether it takes part in the quorum."""
+        return self._raft is not None
+
+    @property
+    def raft(self) -> KafkaRaftClient:
+        assert self._raft is not None, "begin_epoch was not called"
+        return self._raft
+
+    @property
+    def wake_at_ms(self) -> float:
+        return NEVER if self._raft is None else self._raft.wake_at_ms
+
+    def begin_epoch(self, endpoints: Iterable[Endpoint] = ()) -> None:
+        """Takes its place in the quorum, found at `endpoints`; the only voter leads a new epoch at
+        once, and `sync` makes that durable. OSError, MetadataDamage: it was not begun.
+        """
         try:
             known = read_quorum_state(self.files, self.directory)
         except CheckpointError as error:
@@ -256,35 +397,287 @@ class MetadataLog(MetadataStore):
                 f"{error.reason}; nothing was changed. Rebuild the controller's metadata: {hint}"
             )
             raise MetadataDamage(error.path, reason) from error
-        latest = max(
-            0,
-            self.log.leader_epochs.latest_epoch,
-            self.snapshots[-1].epoch if self.snapshots else 0,
-            known.epoch if known else 0,
+        quorum, now_ms = self.quorum, self._carrier.now_ms()
+        others = [each for each in quorum.voters.nodes if each.id != self.node_id]
+        self._raft = KafkaRaftClient(
+            quorum.local._replace(endpoints=tuple(endpoints)),
+            quorum.config,
+            VoterHistory(quorum.voters),
+            self._view(),
+            [address for each in others if (address := quorum.voters.address(each.id))],
+            quorum.random_ms,
+            known,
+            self.committed_at_open,
+            now_ms,
         )
-        epoch = latest + 1
-        own = self.node_id
-        state = ElectionState(epoch, own, ReplicaKey(own))
-        write_quorum_state(self.files, self.directory, state, [own])
-        self.epoch = epoch
-        voters = [LeaderChangeMessageVoter(voter_id=self.node_id)]
+        self._is_carrying = quorum.is_alone  # what follows shares one sync
+        try:
+            self._carry_out(self._raft.start(now_ms))
+        finally:
+            self._is_carrying = False
+        while self._queue:
+            self._carry(self._queue.popleft())
+        self._carrier.stepped(self)
+        if not quorum.is_alone:
+            self.sync()
+
+    def _view(self) -> LogView:
+        start = self.log.log_start_offset
+        epochs = [
+            OffsetAndEpoch(max(offset, start), epoch)
+            for epoch, offset in self.log.leader_epochs.entries()
+        ]
+        snapshots = [OffsetAndEpoch(*each) for each in self.snapshots]
+        return LogView(start, self.end_offset, epochs if self.end_offset > start else (), snapshots)
+
+    # what others ask, and answer
+
+    def request(self, request: Request, waiter: Waiter) -> None:
+        """Another node's; `waiter` gets the answer, now or later."""
+        if self.is_over or self._raft is None:
+            waiter(Answer(ErrorCode.NOT_LEADER_OR_FOLLOWER, self.node_id, max(self.epoch, 0)), None)
+            return
+        self._carry_out(self._raft.request(waiter, request, self._carrier.now_ms()))
+
+    @property
+    def state(self) -> str:
+        """What this node is in the quorum, in Kafka's words."""
+        if self._raft is None:
+            return "unattached"
+        quorum = self._raft.quorum
+        name = quorum.state.name.lower()
+        if quorum.voted is not None and name == "unattached":
+            name += "-voted"
+        return name if quorum.is_voter else "observer"
+
+    @property
+    def voted_id(self) -> int:
+        """Whom this node voted for in this epoch; -1: nobody."""
+        voted = None if self._raft is None else self._raft.quorum.voted
+        return -1 if voted is None else voted.id
+
+    def leader(self) -> Answer:
+        """Who leads, as far as it is known."""
+        return Answer() if self._raft is None else self._raft.node.answer()
+
+    def give_up(self, waiter: Waiter) -> None:
+        """Its client has gone."""
+        if not self.is_over and self._raft is not None:
+            self._raft.give_up(waiter)
+            self.tick()
+
+    def answered(self, correlation: int, answer: Answer | None) -> None:
+        """To a `Send`; None: the connection failed."""
+        if not self.is_over:
+            self._carry_out(self.raft.answer(correlation, answer, self._carrier.now_ms()))
+
+    def tick(self) -> None:
+        """It is `wake_at_ms`."""
+        if not self.is_over and self._raft is not None:
+            self._carry_out(self._raft.tick(self._carrier.now_ms()))
+
+    def resign(self) -> None:
+        """Another one shall lead."""
+        if not self.is_over and self.epoch >= 0:
+            self._carry_out(self.raft.resign(self.epoch, self._carrier.now_ms()))
+
+    def hand_over(self, timeout_ms: float) -> None:
+        """`Carrier.may_end` is called when this node may stop."""
+        self._carry_out(self.raft.stop(self._carrier.now_ms(), timeout_ms))
+
+    def refuse_waiting(self) -> None:
+        """Nothing is answered any more."""
+        self._held.clear()
+        if self._raft is not None:
+            self._carry_out(self._raft.close(self.failed is not None))
+
+    # consequences
+
+    def _carry_out(self, found: list[Consequence]) -> None:
+        """The writes first: what is called back may write more, behind them."""
+        try:
+            for each in found:
+                if isinstance(each, SaveElection | Append | Truncate | TruncateToSnapshot):
+                    self._store(each)
+        except (OSError, BrokerError, CheckpointError) as error:
+            if self.epoch < 0 and self.quorum.is_alone:
+                raise  # at the start
+            self._fail(error)
+            return
+        moved: list[HighWatermark] = []
+        for each in found:
+            if isinstance(each, HighWatermark):
+                moved.append(each)
+                self.log.set_high_watermark(each.offset)
+                continue
+            if moved and not isinstance(each, Reply):
+                self._queue.extend(moved)
+                moved.clear()
+            self._queue.append(each)
+        self._queue.extend(moved)  # a fetch that waits hears of a change before who asked for it
+        if self._is_carrying:
+            return
+        self._is_carrying = True
+        try:
+            while self._queue:
+                self._carry(self._queue.popleft())
+        finally:
+            self._is_carrying = False
+        self.sync()
+        self._carrier.stepped(self)
+
+    def _store(self, each: SaveElection | Append | Truncate | TruncateToSnapshot) -> None:
+        match each:
+            case SaveElection():
+                self._election = each
+            case Append():
+                if each.batch.data is not _WRITTEN:
+                    # Nobody's vote makes a new epoch of the only voter durable before its record.
+                    self._save_election_of_one()
+                    self._write(self._bytes_of(each.batch))
+            case Truncate():
+                self._truncations += 1
+                self.log.truncate_to(each.offset, self.wall_ms())
+                self._synced_end = min(self._synced_end, each.offset)
+            case TruncateToSnapshot():
+                self._truncations += 1
+                self.log.truncate_fully_and_start_at(each.id.offset, self.wall_ms())
+                self.log.set_high_watermark(each.id.offset)
+                self._synced_end = each.id.offset
+                self.snapshots = [SnapshotId(*each.id)]
+        self._written_seq = each.seq
+
+    def _save_election_of_one(self) -> None:
+        saved = self._election
+        if saved is not None and self.quorum.is_alone:
+            self._election = None
+            self._save(saved)
+
+    def _save(self, saved: SaveElection) -> None:
+        write_quorum_state(
+            self.files, self.directory, saved.state, saved.voters, saved.kraft_version
+        )
+
+    def _bytes_of(self, batch: Batch) -> bytes:
+        """Of another leader, as they came; of this one, its LeaderChange."""
+        if isinstance(batch.data, bytes):
+            return batch.data
+        (change,) = batch.control
+        assert isinstance(change, LeaderChange), change
         message = LeaderChangeMessage(
-            version=0, leader_id=self.node_id, voters=voters, granting_voters=voters
+            version=0,
+            leader_id=change.leader_id,
+            voters=[LeaderChangeMessageVoter(voter_id=each) for each in sorted(change.voters)],
+            granting_voters=[
+                LeaderChangeMessageVoter(voter_id=each) for each in sorted(change.granting)
+            ],
         )
-        self._write(
-            build_control_batch(
-                LEADER_CHANGE,
-                encode(message, 0),
-                self.wall_ms(),
-                base_offset=self.end_offset,
-                leader_epoch=epoch,
-            )
+        return build_control_batch(
+            LEADER_CHANGE,
+            encode(message, 0),
+            self.wall_ms(),
+            base_offset=batch.base_offset,
+            leader_epoch=batch.epoch,
         )
-        if self.transactions.open:
-            self.append(
-                [AbortTransactionRecord(reason="the controller that began it has stopped")], 0
-            )
-            self.transactions.abort()
+
+    def _carry(self, each: Consequence) -> None:
+        match each:
+            case Send():
+                self._hold(each.after, lambda: self._carrier.send(self, each))
+            case Reply():
+                self._reply(each)
+            case HighWatermark():
+                self._on_committed(each.offset)
+            case Leader():
+                self.epoch = each.epoch if each.id == self.node_id else -1
+                self._carrier.leader_changed(each)
+            case Say():
+                self._carrier.say(each.line, each.is_warning)
+            case Stop():
+                if each.reason:
+                    self._fail(QuorumFailure(each.reason))
+                else:
+                    self._carrier.may_end()
+            case StartSnapshot() | DropSnapshot():
+                self._part = bytearray()
+            case AppendSnapshot():
+                self._part += each.content
+            case FinishSnapshot():
+                self._finish_snapshot(SnapshotId(*each.id))
+
+    def _hold(self, after: int, act: Callable[[], None]) -> None:
+        if self._durable_seq >= after:
+            act()
+        else:
+            self._held.append((after, act))
+
+    def _reply(self, each: Reply) -> None:
+        """What it reads is read now."""
+        answer, piece, data = each.answer, each.answer.piece, None
+        if answer.fetched is not None and answer.fetched.read is not None:
+            read = answer.fetched.read
+            limit = max(0, min(read.max_bytes, MAX_FETCH_BYTES))
+            upto = self.log.watermarks.high_watermark_metadata if read.is_committed else None
+            data = self.log.read(read.offset, limit, upto).slice
+        elif piece is not None and answer.error is ErrorCode.NONE:
+            answer = self._read_piece(answer, piece)
+        waiter = cast("Waiter", each.correlation)
+        self._hold(each.after, lambda: waiter(answer, data))
+
+    def _read_piece(self, answer: Answer, piece: SnapshotPiece) -> Answer:
+        try:
+            file = self.files.open(self.snapshot_path(SnapshotId(*piece.id)), read_only=True)
+        except OSError as error:
+            if not is_out_of_descriptors(error):
+                raise
+            return answer._replace(error=ErrorCode.KAFKA_STORAGE_ERROR)  # the reader comes again
+        try:
+            size = file.size()
+            if not 0 <= piece.position < size:
+                return answer._replace(error=ErrorCode.POSITION_OUT_OF_RANGE)
+            content = file.read_at(piece.position, max(1, min(piece.max_bytes, MAX_SNAPSHOT_BYTES)))
+            return answer._replace(piece=piece._replace(size=size, content=content))
+        finally:
+            file.close()
+
+    def _finish_snapshot(self, snapshot: SnapshotId) -> None:
+        """Durable under its name, then read."""
+        content, self._part = bytes(self._part), bytearray()
+
+        def job() -> MetadataImage:
+            if content:
+                write_aside(self.files, self.snapshot_path(snapshot), content)
+            return load_snapshot(self.files, self.directory, snapshot)
+
+        def done(image: MetadataImage | None, error: BaseException | None) -> None:
+            if self.is_over:
+                return
+            if error is not None or image is None:
+                self._fail(error or AssertionError(snapshot))
+                return
+            at = OffsetAndEpoch(*snapshot)
+            found = self.raft.snapshot_received(at, (), self._carrier.now_ms())
+            if any(isinstance(each, TruncateToSnapshot) for each in found):
+                self._carrier.snapshot_loaded(image)
+            self._carry_out(found)
+
+        self.disk.submit(job, done)
+
+    def apply_in_steps(
+        self, image: MetadataImage, upto: int
+    ) -> Generator[None, None, MetadataImage]:
+        """The image behind what is committed below `upto`. Pauses as `replay_in_steps`. Raises
+        MetadataDamage, OSError.
+        """
+        for batches in self._reads(image.offset + 1):
+            below = [each for each in batches if each.last_offset < upto]
+            if below:
+                image = yield from self._replayed(image, below)
+            if len(below) < len(batches):
+                break
+        return image
+
+    # writing, as the leader
 
     def prepare(
         self, records: Sequence[Record], metadata_version: int
@@ -309,6 +702,7 @@ class MetadataLog(MetadataStore):
     ) -> int:
         """Writes records, at most 40,000 in a batch; all of them become durable, or none (with
         metadata transactions). Returns the last offset. `prepared`: what `prepare` made of them.
+        BrokerError(NOT_CONTROLLER): another one leads.
         """
         batches = prepared
         if batches is None:
@@ -320,7 +714,12 @@ class MetadataLog(MetadataStore):
                 for chunk in chunks
             ]
         for number, batch in enumerate(batches):
-            set_offsets_and_epoch(batch, self.end_offset, self.epoch)
+            if self.failed is not None:
+                raise self.failed
+            if not self.raft.leads(self.epoch):
+                raise BrokerError(ErrorCode.NOT_CONTROLLER, "another controller leads")
+            base = self.end_offset
+            set_offsets_and_epoch(batch, base, self.epoch)
             try:
                 self._write(bytes(batch))
             except BrokerError as error:
@@ -329,13 +728,15 @@ class MetadataLog(MetadataStore):
                 if number:
                     self._fail(error)
                 raise
+            self.raft.propose(self.epoch, _WRITTEN, self.end_offset - base)
+            self._has_proposed = True
         return self.end_offset - 1
 
     def _write(self, batch: bytes) -> None:
         if self.failed is not None:
             raise self.failed
         try:
-            self.log.append_as_follower(batch, self.epoch, self.wall_ms())
+            self.log.append_as_follower(batch, self.raft.quorum.epoch, self.wall_ms())
         except LogDirFailure as error:
             self._fail(error)
             raise
@@ -344,20 +745,29 @@ class MetadataLog(MetadataStore):
     # group commit
 
     def sync(self) -> None:
-        """Makes what was appended durable; `on_committed` is called when it is."""
-        if self._syncing or self.is_over or self.high_watermark >= self.end_offset:
+        """Makes what was written durable; what waits for that leaves, and the high watermark may
+        move.
+        """
+        if self._has_proposed and not self._is_carrying:
+            self._has_proposed = False
+            self.tick()  # comes here again
+            return
+        if self._syncing or self.is_over or self._durable_seq >= self._written_seq:
             return
         self._syncing = True
-        upto = self.end_offset
-        start = max(self.high_watermark, self.log.log_start_offset)
-        files = [segment.log for segment in self.log.segments.between(min(start, upto - 1), upto)]
+        seq, upto, truncations = self._written_seq, self.end_offset, self._truncations
+        election, self._election = self._election, None
+        files = self._unsynced(upto)
         for file in files:
             file.acquire()
         named = self.log.segments.active.base_offset
         new_name, self._named_segment = named != self._named_segment, named
+        committed = upto if self.quorum.is_alone else min(self.high_watermark, upto)
 
         def job() -> None:
             try:
+                if election is not None:
+                    self._save(election)
                 for file in files:
                     file.sync()
                 if new_name:
@@ -366,17 +776,25 @@ class MetadataLog(MetadataStore):
                 # A stop may come before the reactor hears of it.
                 self._sync_error = error
                 raise
-            self._raise_durable_end(upto)
+            self._raise_durable_end(committed)
 
         def done(_: None, error: BaseException | None) -> None:
             for file in files:
                 file.release()
-            self._synced(upto, error)
+            self._syncing = False
+            if is_out_of_descriptors(error) and self._election is None:
+                self._election = election
+            if error is None and truncations == self._truncations:
+                self._synced_end = upto
+            self._synced(seq, error)
 
         self.disk.submit(job, done)
 
-    def _synced(self, upto: int, error: BaseException | None) -> None:
-        self._syncing = False
+    def _unsynced(self, upto: int) -> list[SegmentFile]:
+        start = max(min(self._synced_end, upto - 1), self.log.log_start_offset)
+        return [segment.log for segment in self.log.segments.between(start, upto)]
+
+    def _synced(self, seq: int, error: BaseException | None) -> None:
         if self.is_over:
             return
         if is_out_of_descriptors(error):
@@ -386,9 +804,18 @@ class MetadataLog(MetadataStore):
         if error is not None:
             self._fail(error)
             return
-        self.log.set_high_watermark(upto)
-        self._on_committed(upto)
-        self.sync()
+        self._durable_seq = seq
+        held, self._held = self._held, []
+        for after, act in held:
+            self._hold(after, act)
+        self._carry_out(self.raft.persisted(seq, self._carrier.now_ms()))
+
+    def _truncate_behind(self, snapshot: SnapshotId) -> None:
+        super()._truncate_behind(snapshot)
+        if self._raft is not None and self.snapshots[-1] == snapshot:
+            at = OffsetAndEpoch(*snapshot)
+            self._raft.snapshot_written(at)
+            self._raft.start_moved(at)
 
     # the end
 
@@ -401,6 +828,8 @@ class MetadataLog(MetadataStore):
         self.is_closed = True
         try:
             job, end = self.log.finish(), self.end_offset
+            if not self.quorum.is_alone:
+                end = self.high_watermark
         except OSError as error:
             self.log.release_files()
             on_failure(error)

@@ -174,6 +174,7 @@ class MetadataStore:
         self.removals: Removals | None = None
         self.torn = opened.torn
         self._base, self._end_at_open = opened.base, opened.durable_end
+        self.committed_at_open = max(opened.durable_end, opened.base.offset + 1)
         self._durable_end = opened.durable_end
         self._durable_end_file = DurableEndFile(self.files, self.log.directory)
         self._durable_end_synced_ms: int | None = None
@@ -196,9 +197,10 @@ class MetadataStore:
         """As `replay_in_steps`, without a pause."""
         return run_whole(self.replay_in_steps())
 
-    def replay_in_steps(self) -> Generator[None, None, MetadataImage]:
-        """The image that snapshot and log say. Pauses after every `RECORDS_PER_STEP`; nothing else
-        may be called meanwhile. MetadataDamage for what is not understood; OSError. Slow.
+    def replay_in_steps(self, upto: int | None = None) -> Generator[None, None, MetadataImage]:
+        """The image that snapshot and log say, `upto` an offset (None: all). Pauses after every
+        `RECORDS_PER_STEP`; nothing else may be called meanwhile. MetadataDamage for what is not
+        understood; OSError. Slow.
         """
         image = self._base
         if self.snapshots:
@@ -210,7 +212,11 @@ class MetadataStore:
         self.log.set_high_watermark(max(self.log.log_start_offset, self._end_at_open))
         try:
             for batches in self._reads(image.offset + 1):
-                image = yield from self._replayed(image, batches)
+                below = [each for each in batches if upto is None or each.last_offset < upto]
+                if below:
+                    image = yield from self._replayed(image, below)
+                if len(below) < len(batches):
+                    break
         except (WireError, CorruptRecordError, AssertionError, LookupError) as error:
             raise self._not_understood(error, image.offset + 1) from error
         return image

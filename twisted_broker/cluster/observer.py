@@ -109,6 +109,8 @@ class MetadataObserver:
         self._on_fatal, self._connector = on_fatal, connector
         self.unreachable = False
         self._runtime, self._node_id, self._directory_id = runtime, config.node_id, directory_id
+        # Under its own id a fetch would be taken for its controller's, which syncs what it fetches.
+        self._replica_id = -1 if "controller" in config.names("process.roles") else config.node_id
         self._timeout_ms = config.integer("controller.quorum.fetch.timeout.ms")
         self._session_ms = config.integer("broker.session.timeout.ms")
         self._backoff_ms = config.integer("controller.quorum.retry.backoff.ms")
@@ -441,9 +443,9 @@ class MetadataObserver:
             ],
         )
         if version < 15:
-            request.replica_id = self._node_id
+            request.replica_id = self._replica_id
         else:
-            request.replica_state = fetch_messages.ReplicaState(replica_id=self._node_id)
+            request.replica_state = fetch_messages.ReplicaState(replica_id=self._replica_id)
         return request
 
     def _note_leader(
@@ -505,7 +507,7 @@ class MetadataObserver:
         )
         return quorum.FetchSnapshotRequest(
             cluster_id=self.cluster_id,
-            replica_id=self._node_id,
+            replica_id=self._replica_id,
             max_bytes=_FETCH_BYTES,
             topics=[topic],
         )

@@ -1,18 +1,15 @@
-"""Requests to the leader of the metadata log: Fetch and FetchSnapshot on the controller's
-listener, and DescribeQuorum.
+"""Requests to a voter of the metadata log, as the controller's listener gets them: Fetch and
+FetchSnapshot, the elections' Vote, BeginQuorumEpoch and EndQuorumEpoch, and DescribeQuorum.
 
-Owns the checks that lead an observer to the right epoch, the fetches that wait, and what is known
-of observers.
+Owns the translation between the wire and the quorum's core.
 
-1. Only what is below the high watermark is served; a waiting fetch is answered when it moves.
-2. A reader under another epoch gets an error with the leader and its address: that is how the
-   leader is found.
-3. A reader from offset 0, or from before the log's start, is sent to the newest snapshot.
-4. A reader with a negative replica id is not remembered. Of the others the last `MOST_OBSERVERS`
-   heard are remembered, no more: anybody may make up ids.
+1. One log is served: another topic, more than one partition, another cluster's id are refused.
+2. An answer names the leader, its epoch, and from the version of the protocol on that has it the
+   leader's address: that is how it is found.
 
-Source: Kafka's `KafkaRaftClient` (fetch parts), KIP-595, KIP-630, KIP-1166; KRAFT 3.2; `RL 8.1`.
-Not here: voters.
+Source: Kafka's `KafkaRaftClient`, `RaftUtil`, KIP-595, KIP-630, KIP-996; KRAFT 3.2; `RL 8.1`;
+QU 2.2, 2.3, 2.20. Not here: what is answered (`raft`), reading (`metadata_log.py`), changes of the
+voters.
 """
 
 from __future__ import annotations
@@ -21,8 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred
 
-from twisted_broker.cluster.snapshots import SnapshotId
-from twisted_broker.log.errors import is_out_of_descriptors
+from twisted_broker.log.segment_file import FileSlice
+from twisted_broker.raft import messages
+from twisted_broker.raft.leader_state import LeaderState, ReplicaState
+from twisted_broker.raft.log_view import OffsetAndEpoch
+from twisted_broker.raft.messages import Answer
+from twisted_broker.raft.replica_key import Endpoint, ReplicaKey
+from twisted_broker.raft.voter_set import VoterNode
 from twisted_broker.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import cluster as cluster_messages
@@ -34,38 +36,42 @@ if TYPE_CHECKING:
     from twisted_broker.cluster.controller import Controller
 
 _Piece = quorum.FetchSnapshotResponsePartitionSnapshot
-MAX_FETCH_BYTES = 8 << 20
-MAX_SNAPSHOT_BYTES = 1 << 20
-MOST_OBSERVERS = 1000
-_FORGET_OBSERVER_MS = 300_000
 _ENDPOINTS_SINCE = 17  # of Fetch; Kafka 4.3.1 leaves them out of version 16, which has the field
 
 
-class _Observer:
-    __slots__ = ("caught_up_ms", "contact_ms", "directory_id", "end_offset", "fetch_ms")
-
-    def __init__(self) -> None:
-        self.end_offset = self.fetch_ms = self.caught_up_ms = self.contact_ms = -1
-        self.directory_id = NULL_UUID
-
-
 class RaftRequests:
-    """What others request of this controller's log."""
+    """What others request of this voter's log: the core's answers, in the wire's form."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
         self._log = controller.log
-        self._waiting: list[Deferred[None]] = []
-        self._observers: dict[int, _Observer] = {}
 
-    def wake(self) -> None:
-        """The high watermark moved: every waiting fetch is answered."""
-        waiting, self._waiting = self._waiting, []
-        for waiter in waiting:
-            if not waiter.called:
-                waiter.callback(None)
+    def close(self) -> None:
+        """Every fetch that waits is refused."""
+        self._log.refuse_waiting()
 
-    close = wake
+    def _ask(self, request: messages.Request) -> Deferred[tuple[Answer, FileSlice | None]]:
+        answered: Deferred[tuple[Answer, FileSlice | None]] = Deferred(
+            lambda _: self._log.give_up(waiter)
+        )
+
+        def waiter(answer: Answer, data: FileSlice | None) -> None:
+            if not answered.called:
+                answered.callback((answer, data))
+            elif data is not None:
+                data.release()  # its client has gone
+
+        self._log.request(request, waiter)
+        return answered
+
+    def _check_cluster(self, cluster_id: str | None) -> None:
+        if cluster_id is not None and cluster_id != self._controller.cluster_id:
+            raise BrokerError(ErrorCode.INCONSISTENT_CLUSTER_ID)
+
+    @staticmethod
+    def _endpoints(answer: Answer) -> list[tuple[int, str, int]]:
+        at = answer.leader_address
+        return [] if at is None or answer.leader_id < 0 else [(answer.leader_id, at.host, at.port)]
 
     # Fetch
 
@@ -77,30 +83,57 @@ class RaftRequests:
         Waits up to `max_wait_ms` when there is nothing new.
         """
         requested = self._requested(request, version)
-        answer = self._answer(request, requested)
-        if (
-            answer.error_code == ErrorCode.NONE
-            and not self._has_news(answer, requested)
-            and request.max_wait_ms > 0
-        ):
-            await self._moved(request.max_wait_ms)
-            answer = self._answer(request, requested)
-        listeners = self._controller.listeners[:1] if version >= _ENDPOINTS_SINCE else ()
-        endpoints = [
-            fetch_messages.NodeEndpoint(node_id=self._controller.node_id, host=e.host, port=e.port)
-            for e in listeners
-        ]
-        topic = fetch_messages.FetchableTopicResponse(
-            topic=METADATA_TOPIC, topic_id=METADATA_TOPIC_ID, partitions=[answer]
+        replica = (
+            request.replica_id if request.replica_id >= 0 else request.replica_state.replica_id
         )
-        return fetch_messages.FetchResponse(responses=[topic], node_endpoints=endpoints)
+        answer, records = await self._ask(
+            messages.Fetch(
+                ReplicaKey(replica, bytes(requested.replica_directory_id)),
+                requested.current_leader_epoch,
+                OffsetAndEpoch(requested.fetch_offset, requested.last_fetched_epoch),
+                # Not the partition's limit: an Apache Kafka replica sends 0 there and means this.
+                request.max_bytes,
+                request.max_wait_ms,
+                requested.high_watermark,
+            )
+        )
+        data = fetch_messages.PartitionData(
+            error_code=answer.error,
+            high_watermark=-1,
+            log_start_offset=self._log.log.log_start_offset,
+            current_leader=fetch_messages.LeaderIdAndEpoch(
+                leader_id=answer.leader_id, leader_epoch=answer.epoch
+            ),
+            records=records,
+        )
+        if answer.fetched is not None:
+            fetched = answer.fetched
+            data.high_watermark = fetched.high_watermark
+            if fetched.snapshot is not None:
+                data.snapshot_id = fetch_messages.SnapshotId(
+                    end_offset=fetched.snapshot.offset, epoch=fetched.snapshot.epoch
+                )
+            if fetched.diverging is not None:
+                data.diverging_epoch = fetch_messages.EpochEndOffset(
+                    epoch=fetched.diverging.epoch, end_offset=fetched.diverging.end_offset
+                )
+        endpoints = self._endpoints(answer) if version >= _ENDPOINTS_SINCE else []
+        topic = fetch_messages.FetchableTopicResponse(
+            topic=METADATA_TOPIC, topic_id=METADATA_TOPIC_ID, partitions=[data]
+        )
+        return fetch_messages.FetchResponse(
+            responses=[topic],
+            node_endpoints=[
+                fetch_messages.NodeEndpoint(node_id=node, host=host, port=port)
+                for node, host, port in endpoints
+            ],
+        )
 
     def _requested(
         self, request: fetch_messages.FetchRequest, version: int
     ) -> fetch_messages.FetchPartition:
         """The one partition of a request. Raises BrokerError when it names anything else."""
-        if request.cluster_id is not None and request.cluster_id != self._controller.cluster_id:
-            raise BrokerError(ErrorCode.INCONSISTENT_CLUSTER_ID)
+        self._check_cluster(request.cluster_id)
         if len(request.topics) == 1 and len(request.topics[0].partitions) == 1:
             topic = request.topics[0]
             named = (
@@ -110,143 +143,119 @@ class RaftRequests:
             )
             if named and topic.partitions[0].partition == 0:
                 return topic.partitions[0]
-        raise BrokerError(
-            ErrorCode.INVALID_REQUEST, f"this listener serves {METADATA_TOPIC} and nothing else"
-        )
+        raise _not_this_log()
 
-    def _answer(
-        self, request: fetch_messages.FetchRequest, requested: fetch_messages.FetchPartition
-    ) -> fetch_messages.PartitionData:
-        log, epoch = self._log, self._controller.epoch
-        leader = fetch_messages.LeaderIdAndEpoch(
-            leader_id=self._controller.node_id, leader_epoch=epoch
-        )
-        answer = fetch_messages.PartitionData(
-            high_watermark=log.high_watermark,
-            log_start_offset=log.log.log_start_offset,
-            current_leader=leader,
-        )
-        answer.error_code = self._epoch_error(request, requested)
-        if answer.error_code != ErrorCode.NONE:
-            answer.high_watermark = -1
-            return answer
-        self._note(request, requested)
-        snapshot = self._snapshot_instead(requested)
-        if snapshot is not None:
-            answer.snapshot_id = fetch_messages.SnapshotId(
-                end_offset=snapshot.end_offset, epoch=snapshot.epoch
+    # elections
+
+    async def vote(self, request: quorum.VoteRequest, version: int) -> quorum.VoteResponse:
+        """A voter asks for this one's vote, or whether it would get it."""
+        named = self._named(request)
+        voter = ReplicaKey(request.voter_id, bytes(named.voter_directory_id))
+        answer, _ = await self._ask(
+            messages.Vote(
+                ReplicaKey(named.replica_id, bytes(named.replica_directory_id)),
+                named.replica_epoch,
+                OffsetAndEpoch(named.last_offset, named.last_offset_epoch),
+                named.pre_vote,
+                voter,
             )
-            return answer
-        diverging = self._diverging(requested)
-        if diverging is not None:
-            answer.diverging_epoch = fetch_messages.EpochEndOffset(
-                epoch=diverging[0], end_offset=diverging[1]
+        )
+        partition = quorum.VoteResponsePartitionData(
+            error_code=answer.error,
+            leader_id=answer.leader_id,
+            leader_epoch=answer.epoch,
+            vote_granted=answer.granted,
+        )
+        topic = quorum.VoteResponseTopicData(topic_name=METADATA_TOPIC, partitions=[partition])
+        return quorum.VoteResponse(
+            topics=[topic], node_endpoints=self._node_endpoints(answer, version)
+        )
+
+    async def begin_quorum_epoch(
+        self, request: quorum.BeginQuorumEpochRequest, version: int
+    ) -> quorum.BeginQuorumEpochResponse:
+        """Another voter leads."""
+        named = self._named(request)
+        voter = ReplicaKey(request.voter_id, bytes(named.voter_directory_id))
+        endpoints = _endpoints_of(request)
+        answer, _ = await self._ask(
+            messages.BeginQuorumEpoch(named.leader_id, named.leader_epoch, endpoints, voter)
+        )
+        partition = quorum.BeginQuorumEpochResponsePartitionData(
+            error_code=answer.error, leader_id=answer.leader_id, leader_epoch=answer.epoch
+        )
+        topic = quorum.BeginQuorumEpochResponseTopicData(
+            topic_name=METADATA_TOPIC, partitions=[partition]
+        )
+        return quorum.BeginQuorumEpochResponse(
+            topics=[topic], node_endpoints=self._node_endpoints(answer, version)
+        )
+
+    async def end_quorum_epoch(
+        self, request: quorum.EndQuorumEpochRequest, version: int
+    ) -> quorum.EndQuorumEpochResponse:
+        """The leader leads no more."""
+        named = self._named(request)
+        successors = [
+            ReplicaKey(each.candidate_id, bytes(each.candidate_directory_id))
+            for each in named.preferred_candidates
+        ] or [ReplicaKey(each) for each in named.preferred_successors]
+        answer, _ = await self._ask(
+            messages.EndQuorumEpoch(
+                named.leader_id, named.leader_epoch, tuple(successors), _endpoints_of(request)
             )
-            return answer
-        # Not the partition's limit: an Apache Kafka replica sends 0 there and means the request's.
-        limit = min(request.max_bytes, MAX_FETCH_BYTES)
-        if requested.fetch_offset < log.high_watermark:
-            answer.records = log.log.read(
-                requested.fetch_offset, max(limit, 0), log.log.watermarks.high_watermark_metadata
-            ).slice
-        return answer
-
-    def _epoch_error(
-        self, request: fetch_messages.FetchRequest, requested: fetch_messages.FetchPartition
-    ) -> ErrorCode:
-        epoch = requested.current_leader_epoch
-        negative = (
-            min(request.max_wait_ms, requested.fetch_offset, requested.last_fetched_epoch, epoch)
-            < 0
         )
-        if negative or requested.last_fetched_epoch > epoch:
-            return ErrorCode.INVALID_REQUEST
-        if self._log.is_over:
-            return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        if epoch != self._controller.epoch:
-            return (
-                ErrorCode.FENCED_LEADER_EPOCH
-                if epoch < self._controller.epoch
-                else ErrorCode.UNKNOWN_LEADER_EPOCH
-            )
-        return ErrorCode.NONE
-
-    def _snapshot_instead(self, requested: fetch_messages.FetchPartition) -> SnapshotId | None:
-        snapshots = self._log.snapshots
-        if snapshots and (
-            requested.fetch_offset == 0 or requested.fetch_offset < self._log.log.log_start_offset
-        ):
-            return snapshots[-1]
-        return None
-
-    def _diverging(self, requested: fetch_messages.FetchPartition) -> tuple[int, int] | None:
-        """The end of the reader's last epoch here, when the reader is beyond it or that epoch is
-        not known.
-        """
-        offset, epoch = requested.fetch_offset, requested.last_fetched_epoch
-        if offset == 0:
-            return None
-        known_epoch, end = self._log.log.end_offset_for_epoch(
-            epoch
-        )  # not the high watermark: it may still be on its way after a restart
-        return None if known_epoch == epoch and offset <= end else (known_epoch, end)
-
-    @staticmethod
-    def _has_news(
-        answer: fetch_messages.PartitionData, requested: fetch_messages.FetchPartition
-    ) -> bool:
-        behind = requested.high_watermark < answer.high_watermark
-        return (
-            behind
-            or answer.records is not None
-            or answer.diverging_epoch.epoch >= 0
-            or answer.snapshot_id.end_offset >= 0
+        partition = quorum.EndQuorumEpochResponsePartitionData(
+            error_code=answer.error, leader_id=answer.leader_id, leader_epoch=answer.epoch
+        )
+        topic = quorum.EndQuorumEpochResponseTopicData(
+            topic_name=METADATA_TOPIC, partitions=[partition]
+        )
+        return quorum.EndQuorumEpochResponse(
+            topics=[topic], node_endpoints=self._node_endpoints(answer, version)
         )
 
-    def _moved(self, max_wait_ms: int) -> Deferred[None]:
-        """Fires when the high watermark moves, or time is up."""
-        waiter: Deferred[None] = Deferred()
-        timer = self._controller.runtime.clock.callLater(max_wait_ms / 1000, self._time_up, waiter)
-        self._waiting.append(waiter)
-
-        def moved(result: Any) -> Any:
-            if timer.active():
-                timer.cancel()
-            return result
-
-        return waiter.addBoth(moved)
-
-    def _time_up(self, waiter: Deferred[None]) -> None:
-        if waiter in self._waiting:
-            self._waiting.remove(waiter)
-        if not waiter.called:
-            waiter.callback(None)
-
-    # observers
-
-    def _note(
-        self, request: fetch_messages.FetchRequest, requested: fetch_messages.FetchPartition
-    ) -> None:
-        replica = (
-            request.replica_id if request.replica_id >= 0 else request.replica_state.replica_id
+    async def update_raft_voter(
+        self, request: quorum.UpdateRaftVoterRequest
+    ) -> quorum.UpdateRaftVoterResponse:
+        """A voter tells its leader of itself."""
+        self._check_cluster(request.cluster_id)
+        versions = request.k_raft_version_feature
+        voter = VoterNode(
+            ReplicaKey(request.voter_id, bytes(request.voter_directory_id)),
+            tuple(Endpoint(each.name, each.host, each.port) for each in request.listeners),
+            versions.min_supported_version,
+            versions.max_supported_version,
         )
-        if replica < 0:
-            return
-        observer = self._observers[replica] = self._observers.pop(
-            replica, _Observer()
-        )  # the last heard comes last
-        if len(self._observers) > MOST_OBSERVERS:
-            del self._observers[next(iter(self._observers))]
-        observer.fetch_ms, observer.contact_ms = (
-            self._controller.runtime.wall_ms(),
-            self._controller.runtime.now_ms(),
+        asked = messages.UpdateRaftVoter(request.current_leader_epoch, voter)
+        answer, _ = await self._ask(asked)
+        leader = quorum.UpdateRaftVoterResponseCurrentLeader(
+            leader_id=answer.leader_id, leader_epoch=answer.epoch
         )
-        observer.end_offset, observer.directory_id = (
-            requested.fetch_offset,
-            bytes(requested.replica_directory_id),
-        )
-        if requested.fetch_offset >= self._log.high_watermark:
-            observer.caught_up_ms = observer.fetch_ms
+        if answer.leader_address is not None:
+            leader.host, leader.port = answer.leader_address
+        return quorum.UpdateRaftVoterResponse(error_code=answer.error, current_leader=leader)
+
+    def _named(self, request: Any) -> Any:
+        """The one partition of an election's request."""
+        self._check_cluster(request.cluster_id)
+        topics = request.topics
+        if len(topics) == 1 and topics[0].topic_name == METADATA_TOPIC:
+            partitions = topics[0].partitions
+            if len(partitions) == 1 and partitions[0].partition_index == 0:
+                return partitions[0]
+        raise _not_this_log()
+
+    def _node_endpoints(
+        self, answer: Answer, version: int
+    ) -> list[quorum.FetchSnapshotResponseNodeEndpoint]:
+        found = self._endpoints(answer) if version >= 1 else []
+        return [
+            quorum.FetchSnapshotResponseNodeEndpoint(node_id=node, host=host, port=port)
+            for node, host, port in found
+        ]
+
+    # DescribeQuorum
 
     def describe(
         self, request: cluster_messages.DescribeQuorumRequest, version: int
@@ -265,130 +274,132 @@ class RaftRequests:
                 topics=[_no_quorum(topic) for topic in topics]
             )
         controller = self._controller
-        listeners = [
-            cluster_messages.Listener(name=e.name, host=e.host, port=e.port)
-            for e in controller.listeners
-        ]
+        listeners = {
+            node.id: node.endpoints for node in self._log.quorum.voters.nodes if node.endpoints
+        } | {controller.node_id: tuple(controller.listeners)}
         return cluster_messages.DescribeQuorumResponse(
             topics=[
                 cluster_messages.DescribeQuorumResponseTopicData(
                     topic_name=METADATA_TOPIC, partitions=[self._quorum(version)]
                 )
             ],
-            nodes=[cluster_messages.Node(node_id=controller.node_id, listeners=listeners)]
+            nodes=[
+                cluster_messages.Node(
+                    node_id=node,
+                    listeners=[
+                        cluster_messages.Listener(name=e.name, host=e.host, port=e.port)
+                        for e in listeners[node]
+                    ],
+                )
+                for node in sorted(listeners)
+            ]
             if version >= 2
             else [],
         )
 
     def _quorum(self, version: int) -> cluster_messages.DescribeQuorumResponsePartitionData:
-        controller = self._controller
-        now_ms, wall_ms = controller.runtime.now_ms(), controller.runtime.wall_ms()
-        for node in [
-            node
-            for node, seen in self._observers.items()
-            if now_ms - seen.contact_ms > _FORGET_OBSERVER_MS
-        ]:
-            del self._observers[node]
-        others = sorted(
-            (node, seen) for node, seen in self._observers.items() if node != controller.node_id
-        )
+        """As the leader knows it; another node says that it does not lead."""
+        runtime, core = self._controller.runtime, self._log.raft
+        state = core.quorum.state
+        if not isinstance(state, LeaderState):
+            refusal = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            return cluster_messages.DescribeQuorumResponsePartitionData(
+                error_code=refusal,
+                error_message=refusal.sentence,
+                leader_id=0,
+                leader_epoch=0,
+                high_watermark=0,
+            )
+        now_ms, wall_ms = runtime.now_ms(), runtime.wall_ms()
+        voters, observers = state.described(now_ms)
+
+        def described(seen: ReplicaState) -> cluster_messages.ReplicaState:
+            if seen.key.id == self._controller.node_id:
+                return _state(version, seen.key.id, self._log.end_offset, wall_ms, wall_ms)
+            fetch_ms, caught_up_ms = (
+                -1 if at < 0 else round(wall_ms - (now_ms - at))
+                for at in (seen.fetch_ms, seen.caught_up_ms)
+            )
+            key = seen.key
+            return _state(
+                version, key.id, seen.end_offset, fetch_ms, caught_up_ms, key.directory_id
+            )
+
+        by_id = sorted(observers, key=lambda seen: seen.key)
         return cluster_messages.DescribeQuorumResponsePartitionData(
-            leader_id=controller.node_id,
-            leader_epoch=controller.epoch,
-            high_watermark=self._log.high_watermark,
-            current_voters=[
-                _state(version, controller.node_id, self._log.end_offset, wall_ms, wall_ms)
-            ],
+            leader_id=state.leader_id,
+            leader_epoch=state.epoch,
+            high_watermark=core.node.known_high_watermark,
+            current_voters=[described(each) for each in voters],
             observers=[
-                _state(
-                    version,
-                    node,
-                    seen.end_offset,
-                    seen.fetch_ms,
-                    seen.caught_up_ms,
-                    seen.directory_id,
-                )
-                for node, seen in others
+                described(each) for each in by_id if each.key.id != self._controller.node_id
             ],
         )
 
     # FetchSnapshot
 
-    def fetch_snapshot(
+    async def fetch_snapshot(
         self, request: quorum.FetchSnapshotRequest, version: int
     ) -> quorum.FetchSnapshotResponse:
         """A piece of a snapshot's bytes, not aligned to batches.
 
         BrokerError(INCONSISTENT_CLUSTER_ID); all other refusals are in the answer.
         """
-        if request.cluster_id is not None and request.cluster_id != self._controller.cluster_id:
-            raise BrokerError(ErrorCode.INCONSISTENT_CLUSTER_ID)
+        self._check_cluster(request.cluster_id)
         topics = []
         for topic in request.topics:
             answers = [
-                self._piece(topic.name, requested, request.max_bytes)
-                for requested in topic.partitions
+                await self._piece(topic.name, requested, request) for requested in topic.partitions
             ]
             topics.append(
                 quorum.FetchSnapshotResponseTopicSnapshot(name=topic.name, partitions=answers)
             )
-        node, at = self._controller.node_id, self._controller.listeners[:1] if version >= 1 else ()
-        endpoints = [
-            quorum.FetchSnapshotResponseNodeEndpoint(node_id=node, host=e.host, port=e.port)
-            for e in at
-        ]
-        return quorum.FetchSnapshotResponse(topics=topics, node_endpoints=endpoints)
+        leader = self._log.leader() if version >= 1 else Answer()
+        return quorum.FetchSnapshotResponse(
+            topics=topics, node_endpoints=self._node_endpoints(leader, version)
+        )
 
-    def _piece(
-        self, topic: str, requested: quorum.FetchSnapshotRequestPartitionSnapshot, max_bytes: int
+    async def _piece(
+        self,
+        topic: str,
+        requested: quorum.FetchSnapshotRequestPartitionSnapshot,
+        request: quorum.FetchSnapshotRequest,
     ) -> _Piece:
-        epoch = self._controller.epoch
-        wanted = SnapshotId(requested.snapshot_id.end_offset, requested.snapshot_id.epoch)
-        answer = quorum.FetchSnapshotResponsePartitionSnapshot(
+        wanted = OffsetAndEpoch(requested.snapshot_id.end_offset, requested.snapshot_id.epoch)
+        replica = ReplicaKey(request.replica_id, bytes(requested.replica_directory_id))
+        answer = self._log.leader()
+        if topic != METADATA_TOPIC or requested.partition != 0:
+            answer = answer._replace(error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        else:
+            epoch, position = requested.current_leader_epoch, requested.position
+            asked = messages.FetchSnapshot(replica, epoch, wanted, position, request.max_bytes)
+            answer, _ = await self._ask(asked)
+        found = answer.piece
+        return quorum.FetchSnapshotResponsePartitionSnapshot(
             index=requested.partition,
+            error_code=answer.error,
             snapshot_id=quorum.FetchSnapshotResponseSnapshotId(
-                end_offset=wanted.end_offset, epoch=wanted.epoch
+                end_offset=wanted.offset, epoch=wanted.epoch
             ),
             current_leader=quorum.LeaderIdAndEpoch(
-                leader_id=self._controller.node_id, leader_epoch=epoch
+                leader_id=answer.leader_id, leader_epoch=answer.epoch
             ),
-            unaligned_records=b"",
+            size=0 if found is None else found.size,
+            position=found.position if found is not None and found.size else 0,
+            unaligned_records=b"" if found is None else found.content,
         )
-        if topic != METADATA_TOPIC or requested.partition != 0:
-            answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        elif requested.current_leader_epoch != epoch:
-            older = requested.current_leader_epoch < epoch
-            answer.error_code = (
-                ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH
-            )
-        elif wanted not in self._log.snapshots:
-            answer.error_code = ErrorCode.SNAPSHOT_NOT_FOUND
-        else:
-            self._read_piece(answer, wanted, requested.position, max_bytes)
-        return answer
 
-    def _read_piece(
-        self, answer: _Piece, wanted: SnapshotId, position: int, max_bytes: int
-    ) -> None:
-        try:
-            file = self._log.files.open(self._log.snapshot_path(wanted), read_only=True)
-        except OSError as error:
-            if not is_out_of_descriptors(error):
-                raise
-            # The reader comes again.
-            answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
-            return
-        try:
-            size = file.size()
-            if not 0 <= position < size:
-                answer.error_code = ErrorCode.POSITION_OUT_OF_RANGE
-                return
-            answer.size, answer.position = size, position
-            answer.unaligned_records = file.read_at(
-                position, max(1, min(max_bytes, MAX_SNAPSHOT_BYTES))
-            )
-        finally:
-            file.close()
+
+def _not_this_log() -> BrokerError:
+    return BrokerError(
+        ErrorCode.INVALID_REQUEST, f"this listener serves {METADATA_TOPIC} and nothing else"
+    )
+
+
+def _endpoints_of(
+    request: quorum.BeginQuorumEpochRequest | quorum.EndQuorumEpochRequest,
+) -> tuple[Endpoint, ...]:
+    return tuple(Endpoint(each.name, each.host, each.port) for each in request.leader_endpoints)
 
 
 def _state(

@@ -5,6 +5,7 @@
 2. Nothing here waits: what a message says about the disk is named in it (`after`), and who carries
    it holds it back until that is durable.
 
-Source: Kafka's module `raft` (KIP-595, KIP-630, KIP-853, KIP-996). Driven by its simulation
-(`tests/raft`). Not here: sockets, files, timers, bytes of records.
+Source: Kafka's module `raft` (KIP-595, KIP-630, KIP-853, KIP-996). Driven by
+`cluster/metadata_log.py`, and by its simulation (`tests/raft`). Not here: sockets, files, timers,
+bytes of records.
 """

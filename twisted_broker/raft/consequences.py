@@ -6,7 +6,7 @@
 3. What an answer reads of the log is read when the consequence is carried out, not when the
    message leaves.
 
-Source: QU 0.4. Not here: who carries them out (`tests/raft`).
+Source: QU 0.4. Not here: who carries them out (`cluster/metadata_log.py`, `tests/raft`).
 """
 
 from __future__ import annotations

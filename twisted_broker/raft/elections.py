@@ -23,6 +23,7 @@ from twisted_broker.raft.node import RaftNode
 from twisted_broker.raft.quorum_state import Nominee
 from twisted_broker.raft.replica_key import ReplicaKey
 from twisted_broker.raft.states import (
+    NEVER,
     CandidateState,
     FollowerState,
     ProspectiveState,
@@ -202,7 +203,8 @@ class Elections:
     def _begin_epochs(self, state: LeaderState, now_ms: float) -> None:
         """To each voter not heard for a while: that is how it finds its leader."""
         node, interval = self._node, self._node.config.fetch_timeout_ms / 2
-        state.begin_ms = now_ms + interval
+        others = state.voters.ids - {node.local.id}
+        state.begin_ms = now_ms + interval if others else NEVER
         for voter in state.voters.nodes:
             address = state.voters.address(voter.id)
             last_ms = state.last_fetch_ms(voter.id)

@@ -1,7 +1,7 @@
 """What others fetch from the leader: the log, and snapshots.
 
 1. All replicas are served up to the log's end; whoever applies, applies below the high watermark
-   only.
+   only. The only voter serves what is committed: nobody else need have it first.
 2. A fetch acknowledges the offset that it names, and says that the replica lives.
 3. A fetch without news is parked until there is some, its time is up, or this node leads no more.
 
@@ -59,7 +59,7 @@ class FetchRequests:
             return node.answer(ErrorCode.UNKNOWN_SERVER_ERROR)
         valid = node.log.validate(offset, last_epoch)
         if not isinstance(valid, Diverging | SnapshotInstead) and request.replica.id >= 0:
-            moved = state.fetched(request.replica, offset, node.log.end_offset, now_ms)
+            moved = state.fetched(request.replica, offset, self._served_end(state), now_ms)
             node.leader_moved(moved)
         answer, has_news = self._answer(request)
         if has_news or request.max_wait_ms == 0:
@@ -77,12 +77,19 @@ class FetchRequests:
             return node.answer(fetched=found._replace(diverging=valid)), True
         if isinstance(valid, SnapshotInstead):
             return node.answer(fetched=found._replace(snapshot=valid.id)), True
-        has_records = offset < node.log.end_offset
+        state = node.quorum.state
+        assert isinstance(state, LeaderState)
+        has_records = offset < self._served_end(state)
         if has_records:
-            found = found._replace(read=Read(offset, request.max_bytes))
+            is_alone = state.voters.is_only_voter(node.local.key)
+            found = found._replace(read=Read(offset, request.max_bytes, is_alone))
         return node.answer(fetched=found), has_records or (
             request.high_watermark < found.high_watermark
         )
+
+    def _served_end(self, state: LeaderState) -> int:
+        is_alone = state.voters.is_only_voter(self._node.local.key)
+        return self._node.known_high_watermark if is_alone else self._node.log.end_offset
 
     def wake(self, now_ms: float) -> None:
         """Answers those that have news now, or waited long enough."""
@@ -93,6 +100,9 @@ class FetchRequests:
                 self._node.out.reply(each.correlation, answer)
             else:
                 self._parked.append(each)
+
+    def give_up(self, correlation: object) -> None:
+        self._parked = [each for each in self._parked if each.correlation is not correlation]
 
     def fail(self) -> None:
         """This node leads no more."""

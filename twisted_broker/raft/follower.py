@@ -67,6 +67,7 @@ class Follower:
             self._fetch_from_bootstrap(now_ms)
         elif update is not None and requests.is_ready(leader, now_ms):
             requests.send(leader, state.leader_address, update, now_ms)
+            state.update_deadline_ms = now_ms + node.config.fetch_timeout_ms
         elif (
             update is None
             and requests.is_ready(leader, now_ms)
@@ -221,10 +222,11 @@ class Follower:
             return RemoveRaftVoter(same_id.key)
         return AddRaftVoter(own, ack_when_committed=False)
 
-    def updated(self, answer: Answer, now_ms: float) -> None:
+    def updated(self, answer: Answer) -> None:
         """An answer to such a request."""
         state = self._quorum.state
-        if isinstance(state, FollowerState):
-            state.update_deadline_ms = now_ms + self._node.config.fetch_timeout_ms
-            if answer.error in (ErrorCode.NONE, ErrorCode.UNSUPPORTED_VERSION):
-                state.has_updated_leader = True
+        if isinstance(state, FollowerState) and answer.error in (
+            ErrorCode.NONE,
+            ErrorCode.UNSUPPORTED_VERSION,
+        ):
+            state.has_updated_leader = True

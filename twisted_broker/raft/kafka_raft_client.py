@@ -9,9 +9,9 @@
 4. A contradiction (two leaders of an epoch, a log that differs below what is committed) stops the
    node.
 
-Source: Kafka's `KafkaRaftClient`; QU 0.3, 0.4, 2.31 to 2.36. Driven by its simulation
-(`tests/raft`). Not here: what each state does (`elections.py`, `follower.py`,
-`fetch_requests.py`, `voter_changes.py`).
+Source: Kafka's `KafkaRaftClient`; QU 0.3, 0.4, 2.31 to 2.36. Driven by
+`cluster/metadata_log.py`, and by its simulation (`tests/raft`). Not here: what each state does
+(`elections.py`, `follower.py`, `fetch_requests.py`, `voter_changes.py`).
 """
 
 from __future__ import annotations
@@ -125,6 +125,10 @@ class KafkaRaftClient:
                 local = self.node.local
                 return self.node.answer(versions=(local.min_version, local.max_version))
 
+    def give_up(self, correlation: object) -> None:
+        """Nobody waits for that answer any more."""
+        self._fetches.give_up(correlation)
+
     def answer(self, correlation: int, answer: Answer | None, now_ms: float) -> list[Consequence]:
         """The answer to a `Send`; None: the connection failed."""
         expected = self.node.requests.take(correlation)
@@ -135,14 +139,17 @@ class KafkaRaftClient:
     def tick(self, now_ms: float) -> list[Consequence]:
         return self._done(now_ms)
 
+    def leads(self, epoch: int) -> bool:
+        """Whether records may be proposed in that epoch."""
+        state = self.quorum.state
+        is_leader = isinstance(state, LeaderState) and not state.is_resigning
+        return is_leader and state.epoch == epoch and not self.node.is_stopped
+
     def propose(self, epoch: int, data: object, count: int) -> int:
         """`count` records for the log of `epoch`. Returns the offset of the first; -1: this node
         leads that epoch no more. The consequences come with the next input.
         """
-        state = self.quorum.state
-        if not isinstance(state, LeaderState) or state.epoch != epoch or state.is_resigning:
-            return -1
-        return self.node.append_own((), data, count)
+        return self.node.append_own((), data, count) if self.leads(epoch) else -1
 
     def persisted(self, seq: int, now_ms: float) -> list[Consequence]:
         """That write, and all before it, are durable."""
@@ -182,6 +189,17 @@ class KafkaRaftClient:
             state.is_resigning = True
         return self._done(now_ms)
 
+    def close(self, has_failed: bool) -> list[Consequence]:
+        """Ends at once. Who waits at a leader that is well is told that there is nothing new; after
+        a failure of the disk, and elsewhere, it is refused.
+        """
+        self.node.is_stopped = True
+        if isinstance(self.quorum.state, LeaderState) and not has_failed:
+            self._fetches.wake(NEVER)
+        self._fetches.fail()
+        self._changes.fail()
+        return self.node.out.take()
+
     def upgrade_kraft_version(
         self, level: int, validate_only: bool, now_ms: float
     ) -> tuple[Answer, list[Consequence]]:
@@ -203,7 +221,7 @@ class KafkaRaftClient:
             self._top_level_error(node_id, request, answer, now_ms)
             return
         if isinstance(request, AddRaftVoter | RemoveRaftVoter):
-            self._follower.updated(answer, now_ms)
+            self._follower.updated(answer)
             return
         if not self._is_of_this_epoch(answer, now_ms):
             requests.failed(node_id, now_ms)  # where that changed nothing
@@ -212,7 +230,7 @@ class KafkaRaftClient:
         if isinstance(request, FetchSnapshot):
             self._follower.piece(error, answer.piece, now_ms)
         elif isinstance(request, UpdateRaftVoter):
-            self._follower.updated(answer, now_ms)
+            self._follower.updated(answer)
         elif error is ErrorCode.BROKER_NOT_AVAILABLE or error is ErrorCode.UNKNOWN_SERVER_ERROR:
             requests.failed(node_id, now_ms)
         elif error is ErrorCode.INVALID_REQUEST:
@@ -239,7 +257,7 @@ class KafkaRaftClient:
             if isinstance(request, FetchSnapshot):
                 self._follower.piece(code, None, now_ms)
             elif isinstance(request, UpdateRaftVoter):
-                self._follower.updated(answer._replace(error=code), now_ms)
+                self._follower.updated(answer._replace(error=code))
 
     def _is_of_this_epoch(self, answer: Answer, now_ms: float) -> bool:
         """Goes with the epoch and leader that an answer names; whether to look at the rest."""

@@ -74,6 +74,7 @@ class LeaderState:
     def set_voters(self, voters: VoterSet) -> None:
         """Those in force from now on. Who comes in keeps what was known of it."""
         old, self.voters = self._replicas, voters
+        self.begin_ms = 0.0  # who comes in is told of its leader
         self._replicas = {}
         for key in voters.keys:
             known = old.pop(key.id, None)

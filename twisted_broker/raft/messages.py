@@ -1,7 +1,7 @@
 """The quorum's requests and answers without their wire form: one partition, no topic names.
 
 Source: Kafka's message JSON; QU 2.4 to 2.28. Not here: bytes, and the checks of cluster id and
-topic.
+topic (`cluster/raft_requests.py`, `cluster/raft_manager.py`).
 """
 
 from __future__ import annotations
@@ -103,10 +103,13 @@ Request = (
 
 
 class Read(NamedTuple):
-    """Who carries the answer reads the log from `offset` on: `max_bytes`, one batch at least."""
+    """Who carries the answer reads the log from `offset` on: `max_bytes`, one batch at least.
+    `is_committed`: below the high watermark only.
+    """
 
     offset: int
     max_bytes: int
+    is_committed: bool = False
 
 
 class Fetched(NamedTuple):

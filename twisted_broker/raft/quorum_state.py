@@ -104,6 +104,11 @@ class QuorumState:
         return self.state.leader_id
 
     @property
+    def voted(self) -> ReplicaKey | None:
+        """Whom it voted for in this epoch."""
+        return self.state.voted
+
+    @property
     def voters(self) -> VoterSet:
         return self.history.voters
 
@@ -128,7 +133,7 @@ class QuorumState:
         address = voters.address(known.leader_id)
         if known.leader_id == own.id:
             self.state = self._resigned(known.epoch, (), now_ms)
-        elif known.voted == own and self.is_voter:
+        elif known.voted in (own, ReplicaKey(own.id)) and self.is_voter:
             election = EpochElection(voters, own.id)
             self.state = CandidateState(known.epoch, own, election, self._timer(now_ms))
         elif known.leader_id >= 0 and address is not None:

@@ -2,7 +2,8 @@
 
 Owns `ControllerServer`.
 
-1. The listener is open before the epoch begins; the controller answers once it leads.
+1. The listener is open before the epoch begins; the only controller answers once it leads, one of
+   several at once. A leader of several hands over before it stops.
 2. Metadata that is older than this node's logs is refused before it leads.
 
 Ring 1. Source: Kafka's `ControllerServer`. Not here: decisions (`cluster/controller.py`).
@@ -19,8 +20,9 @@ from twisted_broker.api import broker_loggers
 from twisted_broker.cluster.bootstrap import read_bootstrap
 from twisted_broker.cluster.controller import Controller
 from twisted_broker.cluster.features import SUPPORTED_FEATURES
-from twisted_broker.cluster.metadata_check import check_logs
+from twisted_broker.cluster.metadata_check import NOT_APPLIED, check_logs
 from twisted_broker.cluster.metadata_log import MetadataLog, opened_in_steps
+from twisted_broker.cluster.raft_manager import quorum_of
 from twisted_broker.image.metadata_image import MetadataImage
 from twisted_broker.log.errors import LogDirFailure, is_out_of_descriptors
 from twisted_broker.server.shared_server import SharedServer
@@ -28,6 +30,7 @@ from twisted_broker.server.socket_server import SocketServer
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 T = TypeVar("T")
+_HAND_OVER_MS = 5_000
 
 
 @contextmanager
@@ -60,13 +63,17 @@ class ControllerServer:
         shared, sockets = self._shared, self._sockets
         broker_loggers.apply()  # to what was loaded just now
         directory = shared.metadata_directory
+        directory_id = shared.log_manager.directories.at(directory).directory_id
+        quorum = quorum_of(shared.config, directory_id, shared.runtime.random)
         opening = opened_in_steps(
             shared.runtime.files,
             shared.log_manager.directories.worker(directory),
             directory,
             shared.config.node_id,
             shared.runtime.wall_ms(),
-            applied=shared.applied(),
+            # One of several voters may be behind its own broker for a moment.
+            applied=shared.applied() if quorum.is_alone else NOT_APPLIED,
+            is_alone=quorum.is_alone,
         )
         with _naming(directory):
             opened = await shared.turns.whole(self._until_stopped(opening))
@@ -74,21 +81,29 @@ class ControllerServer:
                 shared.cluster_id,
                 shared.runtime,
                 shared.config,
-                lambda on_committed, on_fatal: MetadataLog(
-                    opened, shared.config.node_id, shared.runtime.wall_ms, on_committed, on_fatal
+                lambda on_committed, on_fatal, carrier: MetadataLog(
+                    opened,
+                    shared.config.node_id,
+                    shared.runtime.wall_ms,
+                    on_committed,
+                    on_fatal,
+                    carrier,
+                    quorum,
                 ),
                 lambda error: shared.on_fatal(f"the metadata log failed: {error}"),
                 self._check_image,
                 partial(read_bootstrap, shared.runtime.files, directory),
                 shared.turns,
                 shared.controller_quotas,
+                sockets.security.to_controllers,
             )
         self._renew_parts(SUPPORTED_FEATURES)
         self.steps = shared.on_stop(self._stop)
         with _naming(directory):
-            replayed = await shared.turns.whole(
-                self._until_stopped(controller.log.replay_in_steps())
-            )
+            log = controller.log
+            # What is above the committed end is another leader's to keep or to take back.
+            upto = None if quorum.is_alone else log.committed_at_open
+            replayed = await shared.turns.whole(self._until_stopped(log.replay_in_steps(upto)))
         found = [
             await sockets.listen(endpoint, is_controller=True)
             for endpoint in sockets.plan.controller
@@ -120,5 +135,6 @@ class ControllerServer:
 
     async def _stop(self) -> None:
         assert self.controller is not None
+        await self.controller.hand_over(_HAND_OVER_MS)
         self.controller.stop()
         await self._sockets.stop(on_controller=True)

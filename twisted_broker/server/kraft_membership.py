@@ -242,12 +242,10 @@ class KRaftMembership:
     def _controllers(self) -> list[tuple[str, int]]:
         """Where a controller may be found: here, or as configured. Raises ConfigError."""
         own = [(each.host, each.port) for each in self._sockets.listeners if each.is_controller]
-        if own:
+        voters = self._shared.config.names("controller.quorum.voters")
+        if own and len(voters) < 2:
             return own
-        named = [
-            entry.rpartition("@")[2]
-            for entry in self._shared.config.names("controller.quorum.voters")
-        ]
+        named = [entry.rpartition("@")[2] for entry in voters]
         found = [*named, *self._shared.config.names("controller.quorum.bootstrap.servers")]
         addresses = [_host_and_port(entry) for entry in found]
         if not addresses:

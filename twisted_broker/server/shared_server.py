@@ -121,6 +121,14 @@ class SharedServer:
             self._check_unnamed()
         if wanted is None and "controller" not in self.roles:
             return ""
+        voters = self.config.names("controller.quorum.voters")
+        if wanted is None and len(voters) > 1:
+            # Each would make one of its own.
+            raise LogDirMismatch(
+                f"{self.metadata_directory} is of no cluster yet, and controller.quorum.voters "
+                f"names {len(voters)} controllers: give all of them one id, with `replog format "
+                "--cluster-id` or --cluster-id"
+            )
         return wanted or uuid_text(new_uuid(self.runtime.random.randbytes))
 
     def _check_unnamed(self) -> None:

@@ -89,14 +89,14 @@ def controller(
 def raft_leader(out: Exposition, found: Any, rates: Rates) -> None:
     """`found`: the controller of this process."""
     log = found.log
-    state = "leader" if found.is_active else "unattached"
+    leader = log.leader()
     latency = rates.ratio("commit", found.commit_seconds * 1000, found.commits)
     _raft(
         out,
-        state,
-        ("current-leader", "id of the node that leads, -1 unknown.", found.node_id),
-        ("current-epoch", "epoch of the quorum.", found.epoch),
-        ("current-vote", "id of the node that this one voted for, -1 none.", found.node_id),
+        log.state,
+        ("current-leader", "id of the node that leads, -1 unknown.", leader.leader_id),
+        ("current-epoch", "epoch of the quorum.", leader.epoch),
+        ("current-vote", "id of the node that this one voted for, -1 none.", log.voted_id),
         ("high-watermark", "the high watermark.", log.high_watermark),
         ("log-end-offset", "the next offset.", log.end_offset),
         (

@@ -1,0 +1,211 @@
+"""Three controllers of ours and a broker in one thread: any controller may die, and the metadata
+goes on.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.memory_broker import MemoryBroker
+from twisted_broker.cluster.controller import Controller
+from twisted_broker.log.memory import MemoryFileSystem
+from twisted_broker.wire.errors import ErrorCode, error_of
+from twisted_broker.wire.messages.cluster import (
+    DescribeQuorumRequest,
+    DescribeQuorumRequestPartitionData,
+    DescribeQuorumRequestTopicData,
+)
+from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequest
+
+CLUSTER_ID = "M" * 22
+VOTERS = ",".join(f"{node}@127.0.0.1:{9190 + node}" for node in (1, 2, 3))
+
+
+class Quorum:
+    """The nodes of one world, by id; 4 is the broker."""
+
+    def __init__(self, **settings: str) -> None:
+        self.settings = settings
+        self.nodes: dict[int, MemoryBroker] = {}
+        self.files = {node: MemoryFileSystem() for node in (1, 2, 3, 4)}
+        self.seed = 10
+        self.start(1, 2, 3)
+        self.until(lambda: self.leader is not None)
+        self.broker = self.start(4)
+
+    @property
+    def world(self) -> MemoryBroker | None:
+        return next(iter(self.nodes.values()), None)
+
+    def start(self, *numbers: int) -> MemoryBroker:
+        for number in numbers:
+            self.seed += 1
+            is_controller = number < 4
+            port = 9190 + number
+            name = "CONTROLLER" if is_controller else "PLAINTEXT"
+            node = MemoryBroker(
+                self.files[number],
+                CLUSTER_ID,
+                self.world,
+                seed=self.seed,
+                node_id=str(number),
+                process_roles="controller" if is_controller else "broker",
+                listeners=f"{name}://127.0.0.1:{port}",
+                controller_quorum_voters=VOTERS,
+                **self.settings,
+            )
+            self.nodes[number] = node
+            node.start()
+        return node
+
+    def crash(self, number: int) -> None:
+        """Nothing is said to anybody; its port is closed."""
+        node = self.nodes[number]
+        controller = self.controller(number)
+        assert controller is not None
+        controller.log.is_closed = True
+        controller.raft_manager.close()
+        node.stop()
+        del self.nodes[number]
+
+    def pass_time(self, seconds: float) -> None:
+        world = self.world
+        assert world is not None
+        world.pass_time(seconds)
+
+    def stop(self) -> None:
+        for node in [*self.nodes.values()][::-1]:
+            node.stop()
+
+    def controller(self, number: int) -> Controller | None:
+        return self.nodes[number].broker.parts.controller
+
+    @property
+    def leader(self) -> int | None:
+        for number in self.nodes:
+            controller = self.controller(number)
+            if number < 4 and controller is not None and controller.is_active:
+                return number
+        return None
+
+    def until(self, condition: Any, seconds: float = 20.0) -> float:
+        """How long that took."""
+        world = self.world
+        assert world is not None
+        begin = world.clock.seconds()
+        while not condition():
+            world.step()
+            assert world.clock.seconds() - begin < seconds, "it never came"
+        return world.clock.seconds() - begin
+
+    def create(self, name: str) -> None:
+        request = CreateTopicsRequest(
+            topics=[CreatableTopic(name=name, num_partitions=1, replication_factor=1)],
+            timeout_ms=20_000,
+        )
+        (topic,) = self.broker.ask(request, 7, port=9194).topics
+        assert topic.error_code == ErrorCode.NONE, error_of(topic.error_code)
+
+    def topics(self, number: int) -> set[str]:
+        controller = self.controller(number)
+        assert controller is not None
+        return set(controller.image.topics_by_name)
+
+
+@pytest.fixture
+def quorum() -> Any:
+    found = Quorum()
+    yield found
+    found.stop()
+
+
+def test_three_controllers_elect_one_and_follow_it(quorum: Quorum) -> None:
+    """QU 10 step 6: one is active, all have the same image."""
+    quorum.create("a")
+    leader = quorum.leader
+    quorum.until(lambda: all(quorum.topics(node) == {"a"} for node in (1, 2, 3)))
+    assert [node for node in (1, 2, 3) if quorum.controller(node).is_active] == [leader]
+    images = [quorum.controller(node).image for node in (1, 2, 3)]
+    assert len({image.topics_by_name["a"].id for image in images}) == 1
+
+
+def test_the_leader_dies_and_topics_are_created_by_another(quorum: Quorum) -> None:
+    """QU 5.15: the broker finds it by itself; what was acknowledged is there."""
+    quorum.create("before")
+    old = quorum.leader
+    assert old is not None
+    quorum.crash(old)
+    assert quorum.until(lambda: quorum.leader is not None) < 5.0
+    quorum.create("after")
+    quorum.start(old)
+    quorum.until(lambda: all(quorum.topics(node) == {"before", "after"} for node in (1, 2, 3)))
+    assert quorum.leader != old
+
+
+def test_a_leader_that_stops_hands_over(quorum: Quorum) -> None:
+    """QU 5.21: without waiting for a fetch timeout."""
+    quorum.create("before")
+    old = quorum.leader
+    assert old is not None
+    stopping = quorum.nodes.pop(old)
+    world = quorum.world
+    assert world is not None
+    begin = world.clock.seconds()
+    stopping.stop()
+    quorum.until(lambda: quorum.leader is not None)
+    assert world.clock.seconds() - begin < 1.5
+    quorum.create("after")
+
+
+def test_without_a_majority_nothing_is_decided(quorum: Quorum) -> None:
+    """And the last one resigns; with a second one it goes on."""
+    quorum.create("before")
+    left = quorum.leader
+    others = [node for node in (1, 2, 3) if node != left]
+    for node in others:
+        quorum.crash(node)
+    quorum.until(lambda: quorum.leader is None)
+    quorum.start(others[0])
+    quorum.until(lambda: quorum.leader is not None)
+    quorum.create("after")
+
+
+def test_a_controller_that_was_away_for_long_gets_a_snapshot() -> None:
+    """QU 3.14: what it missed is no longer in the leader's log."""
+    quorum = Quorum(metadata_log_max_record_bytes_between_snapshots="2000")
+    away = next(node for node in (1, 2, 3) if node != quorum.leader)
+    quorum.crash(away)
+    names = {f"t{number}" for number in range(30)}
+    for name in sorted(names):
+        quorum.create(name)
+        quorum.pass_time(0.5)
+    leader = quorum.leader
+    assert leader is not None
+    known = quorum.controller(leader)
+    assert known is not None and known.log.log.log_start_offset > 0
+    quorum.start(away)
+    quorum.until(lambda: quorum.topics(away) == names)
+    back = quorum.controller(away)
+    assert back is not None and back.log.snapshots and back.log.log.log_start_offset > 0
+    quorum.crash(leader)
+    quorum.until(lambda: quorum.leader is not None)
+    quorum.create("after")
+    quorum.start(leader)
+    quorum.until(lambda: quorum.topics(away) == quorum.topics(leader) == {*names, "after"})
+    quorum.stop()
+
+
+def test_the_quorum_says_who_votes(quorum: Quorum) -> None:
+    """QU 2.20: DescribeQuorum of the leader, through the broker."""
+    topic = DescribeQuorumRequestTopicData(
+        topic_name="__cluster_metadata",
+        partitions=[DescribeQuorumRequestPartitionData(partition_index=0)],
+    )
+    quorum.until(lambda: quorum.leader is not None)
+    answer = quorum.broker.ask(DescribeQuorumRequest(topics=[topic]), 2, port=9194)
+    (partition,) = answer.topics[0].partitions
+    assert partition.leader_id == quorum.leader
+    assert sorted(each.replica_id for each in partition.current_voters) == [1, 2, 3]
+    assert [each.replica_id for each in partition.observers] == [4]

@@ -19,7 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 from replog_pipeline.cli import pipeline
-from replog_pipeline.errors import PipelineError, line_of
+from replog_pipeline.errors import JobFailedError, PipelineError
 from replog_pipeline.jobs import archive, maintain
 from replog_pipeline.jobs.archive.signals import Stopper
 from replog_pipeline.lake import table
@@ -97,10 +97,10 @@ def test_values_are_columns_fields_are_added_and_the_bytes_stay(
     assert archive.run(spark, config).rows == 5
     old: list[tuple[Any, str | None]] = [
         ({"id": 1}, None),
-        (None, "the magic byte is 110, not 0: not written with a schema registry"),
+        (None, "frame"),
         (None, None),
-        (None, "the registry has no schema 99"),
-        (None, "no such Avro value: 1 bytes are left after it"),
+        (None, "schema"),
+        (None, "malformed"),
     ]
     assert decoded_rows(spark, lake) == old
     number = registry.register(f"{topic}-value", "AVRO", json.dumps(SECOND))
@@ -144,8 +144,6 @@ def test_a_registry_that_is_away_meanwhile_is_waited_for_and_makes_no_error_rows
                 produce(broker.bootstrap, topic, second)
             return self.count == 4
 
-    from pyspark.errors import PythonException
-
     said, lake = io.StringIO(), tmp_path / "lake"
     url = f"kafka://{broker.bootstrap}/{topic}"
     config = archive.ArchiveConfig(url, str(lake), interval=0.1, decoding=chosen(registry))
@@ -158,9 +156,9 @@ def test_a_registry_that_is_away_meanwhile_is_waited_for_and_makes_no_error_rows
     assert decoded_rows(spark, lake) == [({"id": 1}, None), ({"id": 2}, None)]
     registry.status = 503
     produce(broker.bootstrap, topic, written(framed(77, b"\2")))
-    with pytest.raises(PythonException) as failure:  # it comes from a task
+    with pytest.raises(JobFailedError) as failure:  # it comes from a task
         archive.run(spark, archive.ArchiveConfig(url, str(lake), decoding=chosen(registry)))
-    assert f"does not answer (--schema-registry {registry.url}): HTTP" in line_of(failure.value)
+    assert f"does not answer (--schema-registry {registry.url}): HTTP" in str(failure.value)
 
 
 def test_the_example_of_the_docs_runs_as_it_stands(

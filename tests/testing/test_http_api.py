@@ -134,9 +134,46 @@ def test_calls_do_not_wait_for_each_other(api: Api) -> None:
         assert waiting.result(20) is None
 
 
+def test_the_page_shows_what_each_replica_has(api: Api) -> None:
+    api.verb("produce", topic="shown", records=["one"])
+    with closing(HTTPConnection(api.where["url"].removeprefix("http://"), timeout=20)) as page:
+        for path, word in (("/", b'<script src="/page.js">'), ("/page.js", b"EventSource")):
+            page.request("GET", path)
+            answer = page.getresponse()
+            assert answer.status == 200 and word in answer.read()
+            assert "default-src 'self'" in (answer.getheader("content-security-policy") or "")
+        page.request("GET", "/v1/events")
+        events = page.getresponse()
+        before = json.loads(events.readline().removeprefix(b"data: "))
+        (shown,) = (each for each in before["partitions"] if each["topic"] == "shown")
+        leader = shown["leader"]
+        assert {each["broker"]: each["leads"] for each in shown["replicas"]} == {
+            node: node == leader for node in (1, 2, 3)
+        }
+        assert [each["end"] for each in shown["replicas"] if each["leads"]] == [1]
+        assert {each["node"]: each["state"] for each in before["machines"]} == dict.fromkeys(
+            (1, 2, 3, 100), "runs"
+        )
+        other = leader % 3 + 1
+        api.verb("cut_link", one=leader, other=other, one_way=True)
+        api.verb("freeze", node=other)
+        assert events.readline() == b"\n"
+        after = json.loads(events.readline().removeprefix(b"data: "))
+        while not after["links"] or not any(e["state"] == "frozen" for e in after["machines"]):
+            assert events.readline() == b"\n"
+            after = json.loads(events.readline().removeprefix(b"data: "))
+        assert [(each["from"], each["to"], each["cut"]) for each in after["links"]] == [
+            (f"broker-{leader}", f"broker-{other}", True)
+        ]
+    api.verb("thaw", node=other)
+    api.verb("heal_link", one=leader, other=other)
+
+
 def test_the_document_is_of_the_table_and_is_kept() -> None:
     document = openapi()
-    assert set(document["paths"]) == {f"/v1/{name}" for name in (*VERBS, "cluster")}
+    assert set(document["paths"]) == {
+        f"/v1/{name}" for name in (*VERBS, "cluster", "events", "state")
+    }
     kept = json.loads((HERE / "docs/openapi.json").read_text())
     assert kept == json.loads(json.dumps(document)), "make docs writes docs/openapi.json"
 

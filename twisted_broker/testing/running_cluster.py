@@ -698,6 +698,12 @@ class RunningCluster:
         await self._clock.advance(min(seconds, _MOST_STEPPED), partial(self._members.beat, silent))
         return changes(before, await self._changes.seen())
 
+    async def state(self) -> dict[str, Any]:
+        """What the page shows."""
+        from twisted_broker.testing.page_state import page_state
+
+        return page_state(self._service.brokers, self._machines, self._network)
+
     # waiting
 
     async def _until(self, lacks: Callable[[], str], within: float) -> None:
@@ -745,6 +751,7 @@ _OWN: dict[str, Callable[..., Awaitable[Any]]] = {
         RunningCluster.narrow_link,
         RunningCluster.restart_broker,
         RunningCluster.save,
+        RunningCluster.state,
         RunningCluster.stop_broker,
         RunningCluster.strike_disk,
         RunningCluster.strike_requests,

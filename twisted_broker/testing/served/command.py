@@ -92,7 +92,7 @@ def _serve(
 
     where = {"bootstrap": started["bootstrap"], "brokers": started["brokers"]}
     calls = Calls(world, connection, lambda: end(1))
-    site = Site(Api(calls, where))
+    site = Site(Api(world, calls, where))
     site.noisy = False
     try:
         listening = world.listenTCP(port, site, interface=_LOOPBACK)

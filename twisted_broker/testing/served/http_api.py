@@ -1,4 +1,4 @@
-"""The HTTP server of `replog cluster`: verbs, the OpenAPI document, and the schema registry.
+"""The HTTP server of `replog cluster`: verbs, the OpenAPI document, the page, the schema registry.
 
 Owns the resources.
 
@@ -13,6 +13,7 @@ Ring 2. Source: our own. Not here: what can be asked (`verbs.py`).
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from twisted.logger import Logger
@@ -23,12 +24,26 @@ from twisted.web.server import NOT_DONE_YET
 
 from twisted_broker.testing.served.calls import Calls
 from twisted_broker.testing.served.schema_registry import SchemaRegistry
-from twisted_broker.testing.served.verbs import VERBS, Refused, answered, arguments_of, openapi
+from twisted_broker.testing.served.verbs import (
+    VERBS,
+    Refused,
+    Verb,
+    answered,
+    arguments_of,
+    openapi,
+)
 from twisted_broker.testing.template_client import ClusterError, ClusterTimeout
 
 _HOSTS = {"127.0.0.1", "localhost", "::1"}
 _TYPES = ("application/json", "application/vnd.schemaregistry")
 _REGISTRY = "application/vnd.schemaregistry.v1+json"
+_HOME = Path(__file__).parent
+_PAGES = {
+    "/": ("page.html", "text/html; charset=utf-8"),
+    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+}
+_POLICY = "default-src 'self'; style-src 'unsafe-inline'; frame-ancestors 'none'"
+_EVENT_SECONDS = 0.5
 _logger = Logger(namespace="replog.testing")
 
 
@@ -37,8 +52,9 @@ class Api(Resource):
 
     isLeaf = True  # noqa: N815  Twisted's
 
-    def __init__(self, calls: Calls, found: dict[str, Any]) -> None:
+    def __init__(self, reactor: Any, calls: Calls, found: dict[str, Any]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._events = _Events(reactor, calls)
         self._calls, self._found, self._registry = calls, found, SchemaRegistry()
 
     def render(self, request: Any) -> Any:
@@ -48,6 +64,12 @@ class Api(Resource):
             return _say(request, 403, {"error": refusal})
         if request.method == b"POST" and path.startswith("/v1/"):
             return self._verb(request, path.removeprefix("/v1/"))
+        if request.method == b"GET" and path in _PAGES:
+            return _page(request, *_PAGES[path])
+        if request.method == b"GET" and path == "/v1/state":
+            return self._call(request, Verb("state", "state", ""), {})
+        if request.method == b"GET" and path == "/v1/events":
+            return self._events.follow(request)
         if request.method == b"GET" and path == "/openapi.json":
             return _say(request, 200, openapi())
         if request.method == b"GET" and path == "/v1/cluster":
@@ -66,6 +88,9 @@ class Api(Resource):
             arguments = arguments_of(verb, _body(request))
         except Refused as error:
             return _say(request, 400, {"error": str(error)})
+        return self._call(request, verb, arguments)
+
+    def _call(self, request: Any, verb: Verb, arguments: dict[str, Any]) -> Any:
         gone: list[Any] = []
         request.notifyFinish().addErrback(gone.append)
 
@@ -90,6 +115,47 @@ class Api(Resource):
         parts = [_unquoted(each) for each in request.uri.decode().partition("?")[0].split("/")]
         status, content = self._registry.answer(request.method.decode(), parts[1:], body)
         return _say(request, status, content, _REGISTRY)
+
+
+class _Events:
+    """The state for all that follow it, where it has changed; twice a second at most. Nothing is
+    asked while nobody does.
+    """
+
+    def __init__(self, reactor: Any, calls: Calls) -> None:
+        self._reactor, self._calls = reactor, calls
+        self._followers: dict[Any, bytes] = {}
+        """what each was sent last"""
+        self._is_asking = False
+
+    def follow(self, request: Any) -> Any:
+        request.setHeader("content-type", "text/event-stream")
+        request.setHeader("cache-control", "no-store")
+        self._followers[request] = b""
+        request.notifyFinish().addBoth(lambda _: self._followers.pop(request, None))
+        if not self._is_asking:
+            self._ask()
+        return NOT_DONE_YET
+
+    def _ask(self) -> None:
+        self._is_asking = bool(self._followers)
+        if self._is_asking:
+            self._calls.call("state", {}).addBoth(self._asked)
+
+    def _asked(self, result: Any) -> None:
+        if not isinstance(result, Failure):  # it is being restored, or it is gone
+            event = b"data: " + json.dumps(result).encode() + b"\n\n"
+            for request, last in [*self._followers.items()]:
+                if event != last:
+                    self._followers[request] = event
+                    request.write(event)
+        self._reactor.callLater(_EVENT_SECONDS, self._ask)
+
+
+def _page(request: Any, name: str, kind: str) -> bytes:
+    request.setHeader("content-type", kind)
+    request.setHeader("content-security-policy", _POLICY)
+    return (_HOME / name).read_bytes()
 
 
 def _unquoted(part: str) -> str:

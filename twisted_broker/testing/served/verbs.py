@@ -398,6 +398,8 @@ def openapi() -> dict[str, Any]:
             "description": "replog cluster; what the verbs do is in docs/TESTING.md.",
         },
         "paths": {
+            "/v1/state": {"get": _operation("state", "What the page shows.")},
+            "/v1/events": {"get": _operation("events", "The same, as server-sent events.")},
             "/v1/cluster": {"get": _operation("cluster", "Where it is: bootstrap, brokers, url.")},
             **{
                 f"/v1/{verb.name}": {"post": _operation(verb.name, verb.about, verb)}

@@ -3,7 +3,8 @@
 1. The modules of `compiled/modules.txt` are one group of mypyc: a call from one to another is a
    call in C. The messages of `compiled/families.txt` are among them, as native classes.
 2. The `.py` files stay in the wheel beside the compiled ones: tracebacks show their lines.
-3. What cannot be compiled is left out whole, with one line, unless REPLOG_COMPILED=1.
+3. What cannot be compiled is left out whole, with one line, unless REPLOG_COMPILED=1. Modules that
+   mypyc gets wrong are interpreted (`tests/test_compiled.py` names them).
 
 Not here: when a wheel is compiled (`compiled/backend.py`).
 """

@@ -53,6 +53,7 @@ from twisted_broker.net.connection import (
     one_line,
 )
 from twisted_broker.security.acl import Operation
+from twisted_broker.subclassed import mypyc_attr
 from twisted_broker.wire.errors import BrokerError, ErrorCode, ManyElements, WireError
 from twisted_broker.wire.header import (
     decode_request_header,
@@ -337,6 +338,7 @@ class SuspendedResponse(PendingResponse):
             self._timing.record(self._remote, *((0.0, took) if self._is_next else (took, 0.0)))
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Dispatcher:
     """The way in of one listener.
 

@@ -40,6 +40,7 @@ from typing import Any
 
 from twisted_broker.interfaces import Buffer
 from twisted_broker.log.errors import is_out_of_descriptors
+from twisted_broker.subclassed import mypyc_attr
 
 # Below IOV_MAX (1,024 on Linux); the rest is written by `_complete`.
 _MOST_BUFFERS = 512
@@ -124,6 +125,7 @@ _pwritev = getattr(os, "pwritev", _pwritev_by_one)
 _preadv = getattr(os, "preadv", _preadv_by_one)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class OsFile:
     """One open descriptor."""
 
@@ -215,6 +217,7 @@ class OsFile:
             os.close(fd)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class OsFileSystem:
     """The disk of this machine.
 

@@ -38,6 +38,7 @@ from twisted_broker.net.request_bytes import Booking, RequestBytes
 from twisted_broker.net.send_queue import SendQueue
 from twisted_broker.security.principal import ANONYMOUS, Principal
 from twisted_broker.security.security_protocol import SecurityProtocol
+from twisted_broker.subclassed import mypyc_attr
 from twisted_broker.wire.errors import WireError
 from twisted_broker.wire.header import APPEND_MIRRORED
 
@@ -55,6 +56,7 @@ _APPENDING = (b"\0\0", APPEND_MIRRORED.to_bytes(2, "big"))
 Answer = bytes | list[Any] | None
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class PendingResponse:
     """A request whose answer is not sent yet. `answer` is valid once `done`."""
 

@@ -13,6 +13,7 @@ from enum import IntEnum
 from typing import Protocol
 
 from twisted_broker.security.principal import Principal
+from twisted_broker.subclassed import mypyc_attr
 
 
 class Operation(IntEnum):
@@ -124,6 +125,7 @@ class Authorizer(Protocol):
         ...
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class AllowAll:
     """Everybody may do everything."""
 

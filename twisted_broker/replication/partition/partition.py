@@ -214,8 +214,8 @@ class Partition:
 
     def _make_events(self) -> None:
         """The most frequent events, made once for each role: every append emits one."""
-        self._log_end_changed = LogEndChanged(self)
-        self.high_watermark_advanced = HighWatermarkAdvanced(self)
+        self._log_end_changed: Any = LogEndChanged(self)  # both are None once it is stopped
+        self.high_watermark_advanced: Any = HighWatermarkAdvanced(self)
 
     def __repr__(self) -> str:
         role = (

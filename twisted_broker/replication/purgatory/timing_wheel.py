@@ -28,6 +28,7 @@ from twisted.logger import Logger
 
 from twisted_broker.interfaces import IClock, IDelayedCall
 from twisted_broker.stall_tolerance import DEADLINE_STALL_MS
+from twisted_broker.subclassed import mypyc_attr
 
 _logger = Logger(namespace=__name__)
 # 64 slots: which of them are in use is one int of 64 bits.
@@ -42,6 +43,7 @@ _FARTHEST_MS = (1 << (_BITS * _LEVELS)) - 1
 _ROUNDING_MS = 1e-4
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Timer:
     """A link of a slot's circle.
 

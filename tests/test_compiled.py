@@ -1,0 +1,57 @@
+"""What is compiled (`compiled/modules.txt`) can be: the names are there, nothing stands among them
+that mypyc gets wrong, and who extends a compiled class may.
+"""
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+MODULES = (ROOT / "compiled" / "modules.txt").read_text().split()
+FAMILIES = (ROOT / "compiled" / "families.txt").read_text().split()
+FILES = {ROOT / "twisted_broker" / f"{name.replace('.', '/')}.py" for name in MODULES}
+WRONG = {
+    "api.each",  # an asynchronous generator
+    "log.stored_entries",  # bisect takes a compiled class for no sequence
+    "replication.partition.events",  # NamedTuples of types that are there for checkers only
+    "wire.errors",  # an enum with a __new__ of its own
+    "wire.header",  # C that a compiler does not finish
+}
+
+
+@cache
+def classes(path: Path) -> list[ast.ClassDef]:
+    tree = ast.parse(path.read_text())
+    return [each for each in ast.walk(tree) if isinstance(each, ast.ClassDef)]
+
+
+def test_each_module_and_family_is_there() -> None:
+    assert all(path.exists() for path in FILES)
+    for family in FAMILIES:
+        assert (ROOT / "twisted_broker" / "wire" / "messages" / f"{family}.py").exists()
+    assert not WRONG.intersection(MODULES)
+
+
+def extended() -> Iterator[str]:
+    """The compiled classes that an interpreted one extends."""
+    compiled = {each.name for path in FILES for each in classes(path)}
+    for folder in ("twisted_broker", "tests", "benchmarks"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            if path in FILES:
+                continue
+            for cls in classes(path):
+                for base in cls.bases:
+                    name = getattr(base, "id", getattr(base, "attr", ""))
+                    if name in compiled:
+                        yield name
+
+
+def test_compiled_classes_that_are_extended_are_marked_so() -> None:
+    marked = {
+        each.name
+        for path in FILES
+        for each in classes(path)
+        if any("allow_interpreted_subclasses" in ast.unparse(one) for one in each.decorator_list)
+    }
+    assert set(extended()) == marked

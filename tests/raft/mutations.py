@@ -31,17 +31,6 @@ def answer_before_the_disk(patch: Patch) -> None:
     patch.setattr(Outbox, "reply", lambda self, to, answer: self.add(Reply(to, answer, 0)))
 
 
-def vote_is_forgotten(patch: Patch) -> None:
-    """On the way to unattached in the same epoch."""
-    real = QuorumState.to_unattached
-
-    def forgets(self: QuorumState, epoch: int, now_ms: float, leader_id: int = -1) -> None:
-        self.state.voted = None
-        real(self, epoch, now_ms, leader_id)
-
-    patch.setattr(QuorumState, "to_unattached", forgets)
-
-
 def vote_is_given_twice(patch: Patch) -> None:
     """To anybody whose log goes far enough."""
     for state in (UnattachedState, ProspectiveState):

@@ -127,6 +127,19 @@ def test_a_vote_is_given_once_in_an_epoch(name: str) -> None:
     assert not state(name, leader=3).grants(OTHER, True, False)
 
 
+def test_a_vote_stays_with_its_epoch() -> None:
+    """QU 9.9: over prospective and back; a new epoch has none."""
+    quorum, _ = started(ElectionState(5, -1, OTHER))
+    quorum.to_prospective(0)
+    assert quorum.voted == OTHER
+    quorum.to_unattached(5, 0)
+    assert quorum.voted == OTHER
+    quorum.to_follower(5, 2, PLACE, 0)
+    assert quorum.voted == OTHER
+    quorum.to_unattached(6, 0)
+    assert quorum.voted is None
+
+
 # the start
 
 

@@ -236,7 +236,6 @@ class Node:
             case FinishSnapshot():
                 self._finish(each.id)
             case Send():
-                world.check.sent(self, each.request)
                 self._hold(each.after, lambda: self._send(each, self.run))
             case Reply():
                 # read now, not when it leaves
@@ -266,6 +265,7 @@ class Node:
             self._held.append((after, act))
 
     def _send(self, each: Send, run: int) -> None:
+        self.world.check.sent(self, each.request)  # told now; before, a crash may take it back
         self.world.send(self, int(each.address.host), each.correlation, each.request, run)
 
     def _filled(self, answer: Answer) -> Answer:

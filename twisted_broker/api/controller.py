@@ -11,7 +11,7 @@ permission of other nodes (`api/dispatch.py`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Sequence
 from itertools import chain
 from operator import attrgetter, itemgetter
 from typing import Any, TypeVar
@@ -431,35 +431,36 @@ async def delete_topics(
 async def incremental_alter_configs(
     context: RequestContext, request: configs.IncrementalAlterConfigsRequest
 ) -> configs.IncrementalAlterConfigsResponse:
-    responses = await _alter_configs(
-        context, request, permissions.refuse_incremental, config_changes.incremental_alter_configs
-    )
-    return configs.IncrementalAlterConfigsResponse(responses=responses)
+    counts = await _resources_counted(context, request)
+    refused = await permissions.refuse_incremental(context, request, counts)
+    change = config_changes.incremental_alter_configs
+    responses = await _configs_altered(context, request, counts, change)
+    return configs.IncrementalAlterConfigsResponse(responses=responses + refused)
 
 
 async def alter_configs(
     context: RequestContext, request: configs.AlterConfigsRequest
 ) -> configs.AlterConfigsResponse:
-    responses = await _alter_configs(
-        context, request, permissions.refuse_alter, config_changes.alter_configs
-    )
-    return configs.AlterConfigsResponse(responses=responses)
+    counts = await _resources_counted(context, request)
+    refused = await permissions.refuse_alter(context, request, counts)
+    responses = await _configs_altered(context, request, counts, config_changes.alter_configs)
+    return configs.AlterConfigsResponse(responses=responses + refused)
 
 
-async def _alter_configs(
-    context: RequestContext,
-    request: Any,
-    refuse: Callable[[RequestContext, Any, Counter[tuple[int, str]]], Awaitable[list[Any]]],
-    change: Callable[[ClusterView, Any, Counter[tuple[int, str]]], Decision[Any]],
-) -> list[Any]:
-    """`refuse` takes out of the request what the principal may not change; `change` decides on a
-    part of the rest.
-    """
-    controller = _controller(context)
-    counts = await _counted(
+async def _resources_counted(context: RequestContext, request: Any) -> Counter[tuple[int, str]]:
+    return await _counted(
         context, ((each.resource_type, each.resource_name) for each in request.resources)
     )
-    refused = await refuse(context, request, counts)
+
+
+async def _configs_altered(
+    context: RequestContext,
+    request: Any,
+    counts: Counter[tuple[int, str]],
+    change: Callable[[ClusterView, Any, Counter[tuple[int, str]]], Decision[Any]],
+) -> list[Any]:
+    """The answers. `change` decides on a part of the request."""
+    controller = _controller(context)
     responses: list[Any] = []
 
     def decide(some: list[Any]) -> Decision[Any]:
@@ -473,7 +474,7 @@ async def _alter_configs(
     async for some, found, answer in _written(context, request.resources, decide, done):
         responses += answer.responses
         context.elements_left -= 2 * len(some) + 4 * len(found)
-    return responses + refused
+    return responses
 
 
 async def alter_client_quotas(

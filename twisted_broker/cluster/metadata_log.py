@@ -285,10 +285,13 @@ class Carrier(Protocol):
 
 
 class Alone:
-    """Of the only voter: nobody to send to."""
+    """Of the only voter: nobody to send to, and no time-out that a step of the calendar moves."""
 
     def __init__(self, wall_ms: Callable[[], int]) -> None:
-        self.now_ms = wall_ms
+        self._wall_ms = wall_ms
+
+    def now_ms(self) -> float:
+        return self._wall_ms()
 
     def send(self, log: MetadataLog, request: Send) -> None:
         raise AssertionError(request)

@@ -17,17 +17,16 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from twisted.logger import globalLogBeginner
 
 from twisted_broker.cli.number_types import WholeNumber
 from twisted_broker.installed import install
-from twisted_broker.start_checks import StartError
-from twisted_broker.testing.simulated.controlled import Controlled, NotSimulated
-from twisted_broker.testing.simulated.many import Seeds, load_schedule
-from twisted_broker.testing.simulated.run import Scenario
+
+if TYPE_CHECKING:
+    from twisted_broker.testing.simulated.controlled import Controlled
+    from twisted_broker.testing.simulated.run import Scenario
 
 _NO_RANDOM_ADDRESSES, _ASK = 0x0040000, 0xFFFFFFFF
 _AGAIN = "REPLOG_SIMULATE_AGAIN"
@@ -88,6 +87,12 @@ def simulate(
     which machines are killed and when. The exit status is 1 when a seed fails.
     """
     _run_where_all_is_the_same()
+    # Not before: `replog --help` reads this module.
+    from twisted.logger import globalLogBeginner
+
+    from twisted_broker.testing.simulated.controlled import Controlled
+    from twisted_broker.testing.simulated.many import Seeds, load_schedule
+
     globalLogBeginner.beginLoggingTo([], redirectStandardIO=False, discardBuffer=True)
     controlled = Controlled()
     try:
@@ -132,6 +137,8 @@ def _run_where_all_is_the_same() -> None:
 
 def load(source: str, controlled: Controlled) -> Scenario:
     """The scenario of FILE[::NAME]. Raises CannotSimulateError."""
+    from twisted_broker.testing.simulated.run import Scenario
+
     file, _, name = source.partition("::")
     name = name or "simulate"
     path = Path(file)
@@ -149,6 +156,8 @@ def load(source: str, controlled: Controlled) -> Scenario:
 
 def _module(path: Path, controlled: Controlled) -> ModuleType:
     """The file, imported as a module; what it imports may stand beside it."""
+    from twisted_broker.testing.simulated.controlled import NotSimulated
+
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -159,8 +168,6 @@ def _module(path: Path, controlled: Controlled) -> ModuleType:
         spec.loader.exec_module(module)
     except NotSimulated as refused:
         raise CannotSimulateError(f"cannot be simulated: {refused}") from None
-    except StartError as error:
-        raise CannotSimulateError(str(error)) from None
     finally:
         controlled.end()
     return module

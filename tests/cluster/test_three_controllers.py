@@ -10,7 +10,9 @@ import pytest
 
 from tests.memory_broker import MemoryBroker
 from twisted_broker.cluster.controller import Controller
+from twisted_broker.cluster.metadata_check import MetadataDamage
 from twisted_broker.log.memory import MemoryFileSystem
+from twisted_broker.wire.control_batch import KRAFT_VOTERS
 from twisted_broker.wire.errors import ErrorCode, error_of
 from twisted_broker.wire.messages.cluster import (
     DescribeQuorumRequest,
@@ -18,6 +20,7 @@ from twisted_broker.wire.messages.cluster import (
     DescribeQuorumRequestTopicData,
 )
 from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequest
+from twisted_broker.wire.records import build_control_batch, iterate_batches
 
 CLUSTER_ID = "M" * 22
 VOTERS = ",".join(f"{node}@127.0.0.1:{9190 + node}" for node in (1, 2, 3))
@@ -209,3 +212,19 @@ def test_the_quorum_says_who_votes(quorum: Quorum) -> None:
     assert partition.leader_id == quorum.leader
     assert sorted(each.replica_id for each in partition.current_voters) == [1, 2, 3]
     assert [each.replica_id for each in partition.observers] == [4]
+
+
+def test_a_log_whose_voters_are_records_is_refused(quorum: Quorum) -> None:
+    """Of kraft.version 1, as an Apache Kafka quorum writes it: it would not know who votes."""
+    assert quorum.leader is not None
+    controller = quorum.controller(quorum.leader)
+    assert controller is not None
+    voters = build_control_batch(
+        KRAFT_VOTERS, b"", 0, base_offset=controller.log.end_offset, leader_epoch=1
+    )
+    with pytest.raises(MetadataDamage, match=r"kraft\.version 1"):
+        controller.log.check_control(next(iterate_batches(voters)))
+    before = controller.log.end_offset
+    with pytest.raises(MetadataDamage, match=r"controller\.quorum\.voters only"):
+        controller.log._write(bytes(voters))
+    assert controller.log.end_offset == before and controller.log.failed is not None

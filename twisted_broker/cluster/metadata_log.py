@@ -80,7 +80,7 @@ from twisted_broker.raft.states import NEVER
 from twisted_broker.raft.voter_history import LeaderChange, VoterHistory
 from twisted_broker.raft.voter_set import VoterNode, VoterSet
 from twisted_broker.topic_names import METADATA_DIRECTORY
-from twisted_broker.wire.control_batch import LEADER_CHANGE
+from twisted_broker.wire.control_batch import KRAFT_VOTERS, LEADER_CHANGE
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages.control_records import (
     LeaderChangeMessage,
@@ -90,7 +90,13 @@ from twisted_broker.wire.messages.metadata_records import (
     BeginTransactionRecord,
     EndTransactionRecord,
 )
-from twisted_broker.wire.records import build_control_batch, set_offsets_and_epoch
+from twisted_broker.wire.records import (
+    BatchView,
+    build_control_batch,
+    control_record_type,
+    iterate_batches,
+    set_offsets_and_epoch,
+)
 from twisted_broker.wire.schema import Record, encode, run_whole
 
 RECORDS_PER_BATCH = 40_000
@@ -334,6 +340,9 @@ _WRITTEN = "written"
 
 class QuorumFailure(Exception):
     """The quorum contradicts what this node knows."""
+
+
+_CONTROL_BYTES = 1 << 20
 
 
 class MetadataLog(MetadataStore):
@@ -735,12 +744,28 @@ class MetadataLog(MetadataStore):
             self._has_proposed = True
         return self.end_offset - 1
 
+    def check_control(self, batch: BatchView) -> None:
+        """Of several voters each must know who else votes: not by records (kraft.version 1) yet."""
+        if self.quorum.is_alone or not batch.is_control:
+            return
+        kinds = {control_record_type(record.key) for record in batch.records(_CONTROL_BYTES)}
+        if KRAFT_VOTERS in kinds:
+            raise MetadataDamage(
+                self.directory,
+                "the voters of this quorum are records of its log (kraft.version 1): this "
+                "controller votes in quorums of controller.quorum.voters only (kraft.version 0)",
+                offset=batch.base_offset,
+            )
+
     def _write(self, batch: bytes) -> None:
         if self.failed is not None:
             raise self.failed
         try:
+            if not self.quorum.is_alone:
+                for each in iterate_batches(batch):
+                    self.check_control(each)
             self.log.append_as_follower(batch, self.raft.quorum.epoch, self.wall_ms())
-        except LogDirFailure as error:
+        except (LogDirFailure, MetadataDamage) as error:
             self._fail(error)
             raise
         self._bytes_since_snapshot += len(batch)

@@ -230,6 +230,7 @@ class MetadataStore:
         records: list[Record] = []
         epoch, paused_at = image.epoch, 0
         for batch in batches:
+            self.check_control(batch)
             within = batch.base_offset <= image.offset  # a snapshot may end within a batch
             try:
                 found = yield from records_in_steps(batch, image.offset + 1)
@@ -249,6 +250,11 @@ class MetadataStore:
         if self.removals is not None:
             self.removals.note(delta)
         return image
+
+    def check_control(self, batch: BatchView) -> None:
+        """Raises MetadataDamage for control records that this node must know, and does not. One
+        that only follows need not know any.
+        """
 
     def _reads(self, offset: int) -> Iterator[list[BatchView]]:
         """The batches from `offset` to the log end, as many at a time as one read holds: at

@@ -89,4 +89,7 @@ def test_a_slow_turn_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_unknown_cluster_is_one_line() -> None:
     """It names those that are known."""
     done = run("apart", "somewhere")
-    assert done.returncode == 2 and "'somewhere' is none of apart, together, kafka" in done.stderr
+    assert (
+        done.returncode == 2
+        and "'somewhere' is none of apart, together, processes, kafka" in done.stderr
+    )

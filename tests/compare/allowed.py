@@ -75,13 +75,9 @@ _NOT_BY_CONTROLLER = {
     32: "1, max_version: 4",
     41: "1, max_version: 3",
     50: "0, max_version: 0",
-    52: "0, max_version: 2",
-    53: "0, max_version: 1",
-    54: "0, max_version: 1",
     70: "0, max_version: 0",
     80: "0, max_version: 1",
     81: "0, max_version: 0",
-    82: "0, max_version: 0",
 }
 _FEATURES = {"share": 1, "streams": 1}
 _KAFKAS_LOWEST = {1: 4, 2: 1, 8: 2, 9: 1, 19: 2, 20: 1, 23: 2}

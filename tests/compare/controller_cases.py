@@ -28,6 +28,14 @@ from tests.compare.admin_cases import (
     unregister_broker,
     update_features,
 )
+from tests.compare.quorum_cases import (
+    METADATA,
+    begin_quorum_epoch,
+    end_quorum_epoch,
+    leader_epoch,
+    update_raft_voter,
+    vote,
+)
 from tests.compare.sasl_cases import alter_user_scram_on_controller as alter_user_scram_credentials
 from tests.compare.sasl_cases import sasl_authenticate, sasl_handshake
 from tests.compare.side import Side
@@ -41,6 +49,7 @@ __all__ = (
     "alter_user_scram_credentials",
     "api_versions",
     "assign_replicas_to_dirs",
+    "begin_quorum_epoch",
     "broker_heartbeat",
     "broker_registration",
     "create_acls",
@@ -52,6 +61,7 @@ __all__ = (
     "describe_cluster",
     "describe_quorum",
     "elect_leaders",
+    "end_quorum_epoch",
     "envelope",
     "fetch",
     "fetch_snapshot",
@@ -61,10 +71,11 @@ __all__ = (
     "sasl_handshake",
     "unregister_broker",
     "update_features",
+    "update_raft_voter",
+    "vote",
 )
 
 NEW_BROKER, FIRST_DIRECTORY = 77, 200
-METADATA = "__cluster_metadata"
 
 
 def alter_configs(side: Side, version: int) -> None:
@@ -245,13 +256,6 @@ def envelope(side: Side, version: int) -> None:
         )
 
 
-def _leader_epoch(side: Side) -> int:
-    """Of the metadata's partition."""
-    topics = [{"topic_name": METADATA, "partitions": [{"partition_index": 0}]}]
-    epoch: int = side.latest("DescribeQuorum", topics=topics).topics[0].partitions[0].leader_epoch
-    return epoch
-
-
 def fetch(side: Side, version: int) -> None:
     def tidy(answer: Any) -> None:
         """The two logs are not the same: their ends and bytes are not compared."""
@@ -266,7 +270,7 @@ def fetch(side: Side, version: int) -> None:
         for node in answer.node_endpoints:
             node.port = 1
 
-    epoch = _leader_epoch(side)
+    epoch = leader_epoch(side)
 
     def asked(label: str, **more: Any) -> None:
         part = {
@@ -305,7 +309,7 @@ def fetch(side: Side, version: int) -> None:
 
 
 def fetch_snapshot(side: Side, version: int) -> None:
-    epoch = _leader_epoch(side)
+    epoch = leader_epoch(side)
 
     def tidy(answer: Any) -> None:
         for topic in answer.topics:

@@ -219,16 +219,18 @@ class RaftRequests:
         self, request: quorum.UpdateRaftVoterRequest
     ) -> quorum.UpdateRaftVoterResponse:
         """A voter tells its leader of itself."""
-        self._check_cluster(request.cluster_id)
-        versions = request.k_raft_version_feature
-        voter = VoterNode(
-            ReplicaKey(request.voter_id, bytes(request.voter_directory_id)),
-            tuple(Endpoint(each.name, each.host, each.port) for each in request.listeners),
-            versions.min_supported_version,
-            versions.max_supported_version,
-        )
-        asked = messages.UpdateRaftVoter(request.current_leader_epoch, voter)
-        answer, _ = await self._ask(asked)
+        if request.cluster_id in (None, self._controller.cluster_id):
+            versions = request.k_raft_version_feature
+            voter = VoterNode(
+                ReplicaKey(request.voter_id, bytes(request.voter_directory_id)),
+                tuple(Endpoint(each.name, each.host, each.port) for each in request.listeners),
+                versions.min_supported_version,
+                versions.max_supported_version,
+            )
+            asked = messages.UpdateRaftVoter(request.current_leader_epoch, voter)
+            answer, _ = await self._ask(asked)
+        else:  # this refusal names the leader, too
+            answer = self._log.raft.node.answer(ErrorCode.INCONSISTENT_CLUSTER_ID)
         leader = quorum.UpdateRaftVoterResponseCurrentLeader(
             leader_id=answer.leader_id, leader_epoch=answer.epoch
         )

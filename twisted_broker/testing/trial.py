@@ -11,15 +11,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
 
-from twisted_broker.testing.awaited import AwaitedCluster
 from twisted_broker.testing.cluster import start_arguments
-from twisted_broker.testing.handles import Call
+from twisted_broker.testing.here import ClusterHere
 from twisted_broker.testing.running_cluster import RunningCluster
 
 
-class Cluster(AwaitedCluster):
+class Cluster(ClusterHere):
     """`await cluster.start()` in a test's set-up, `cluster.stop` as its clean-up; or `async with`.
     After the stop no port, timer or thread is left: trial finds a clean reactor.
     """
@@ -32,20 +30,7 @@ class Cluster(AwaitedCluster):
         topics: Mapping[str, int] | None = None,
         data: str | os.PathLike[str] | None = None,
     ) -> None:
-        self._running = RunningCluster(**start_arguments(brokers, settings, topics, data))
-
-    def __str__(self) -> str:
-        return self.bootstrap
-
-    @property
-    def bootstrap(self) -> str:
-        """HOST:PORT of each broker, with commas."""
-        return self._running.calls.bootstrap
-
-    @property
-    def brokers(self) -> list[int]:
-        """Their ids."""
-        return self._running.ids
+        super().__init__(RunningCluster(**start_arguments(brokers, settings, topics, data)))
 
     async def start(self) -> Cluster:
         """Ends when clients are served. Raises StartError."""
@@ -65,14 +50,3 @@ class Cluster(AwaitedCluster):
 
     async def __aexit__(self, *error: object) -> None:
         await self.stop()
-
-    @property
-    def call(self) -> Call[Any]:
-        return self._called
-
-    @property
-    def ids(self) -> list[int]:
-        return self.brokers
-
-    async def _called(self, name: str, /, **arguments: Any) -> Any:
-        return await self._running.call(name, arguments)

@@ -16,8 +16,8 @@ from twisted.internet.defer import ensureDeferred
 from twisted.python.failure import Failure
 
 from twisted_broker.simulation.schedule import Schedule
-from twisted_broker.testing.awaited import AwaitedCluster
-from twisted_broker.testing.handles import Call, in_seconds
+from twisted_broker.testing.handles import in_seconds
+from twisted_broker.testing.here import ClusterHere
 from twisted_broker.testing.running_cluster import RunningCluster
 from twisted_broker.testing.simulated.controlled import Controlled
 from twisted_broker.testing.simulated.faults import KINDS, DrawnFaults
@@ -25,7 +25,7 @@ from twisted_broker.testing.simulated.program import Note, Program
 from twisted_broker.testing.simulated.virtual_world import VirtualWorld
 
 
-class SimulatedCluster(AwaitedCluster):
+class SimulatedCluster(ClusterHere):
     """What `simulate(kafka)` gets. `random`: of the seed, for the scenario's own choices."""
 
     def __init__(
@@ -36,33 +36,13 @@ class SimulatedCluster(AwaitedCluster):
         schedule: Schedule,
         note: Note,
     ) -> None:
-        self._running, self._world, self._controlled = running, world, controlled
+        super().__init__(running)
+        self._world, self._controlled = world, controlled
         self._schedule, self._note = schedule, note
         self.seed = schedule.seed
         self.random = Random(f"scenario {schedule.seed}")
         self.programs: dict[str, Program] = {}
         self._drawn = 0
-
-    def __str__(self) -> str:
-        return self.bootstrap
-
-    @property
-    def bootstrap(self) -> str:
-        """HOST:PORT of each broker, with commas: names of machines of the simulation."""
-        return self._running.calls.bootstrap
-
-    @property
-    def brokers(self) -> list[int]:
-        """Their ids."""
-        return self._running.ids
-
-    @property
-    def call(self) -> Call[Any]:
-        return self._called
-
-    @property
-    def ids(self) -> list[int]:
-        return self.brokers
 
     def _called(self, name: str, /, **arguments: Any) -> asyncio.Future[Any]:
         future = asyncio.get_running_loop().create_future()

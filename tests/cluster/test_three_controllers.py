@@ -12,8 +12,11 @@ from tests.memory_broker import MemoryBroker
 from twisted_broker.cluster.controller import Controller
 from twisted_broker.cluster.metadata_check import MetadataDamage
 from twisted_broker.log.memory import MemoryFileSystem
+from twisted_broker.security.principal import ANONYMOUS, encode_principal
 from twisted_broker.wire.control_batch import KRAFT_VOTERS
 from twisted_broker.wire.errors import ErrorCode, error_of
+from twisted_broker.wire.header import RequestHeader, encode_request_header
+from twisted_broker.wire.messages.broker_lifecycle import EnvelopeRequest
 from twisted_broker.wire.messages.cluster import (
     DescribeQuorumRequest,
     DescribeQuorumRequestPartitionData,
@@ -21,6 +24,7 @@ from twisted_broker.wire.messages.cluster import (
 )
 from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequest
 from twisted_broker.wire.records import build_control_batch, iterate_batches
+from twisted_broker.wire.schema import encode
 
 CLUSTER_ID = "M" * 22
 VOTERS = ",".join(f"{node}@127.0.0.1:{9190 + node}" for node in (1, 2, 3))
@@ -228,3 +232,24 @@ def test_a_log_whose_voters_are_records_is_refused(quorum: Quorum) -> None:
     with pytest.raises(MetadataDamage, match=r"controller\.quorum\.voters only"):
         controller.log._write(bytes(voters))
     assert controller.log.end_offset == before and controller.log.failed is not None
+
+
+def test_a_client_hears_nothing_of_a_change_of_controllers(quorum: Quorum) -> None:
+    """Its broker tries again: an Envelope to one that does not lead is refused as a whole, as Kafka
+    does it (`RequestChannel`).
+    """
+    quorum.create("before")
+    old = quorum.leader
+    assert old is not None
+    standby = next(node for node in (1, 2, 3) if node != old)
+    inside = CreateTopicsRequest(topics=[CreatableTopic(name="a", num_partitions=1)])
+    header = encode_request_header(RequestHeader(inside.api_key, 7, 99, "client"))
+    asked = EnvelopeRequest(
+        request_data=header + encode(inside, 7),
+        request_principal=encode_principal(ANONYMOUS),
+        client_host_address=bytes(4),
+    )
+    answer = quorum.nodes[standby].ask(asked, 0, port=9190 + standby)
+    assert answer.error_code == ErrorCode.NOT_CONTROLLER
+    quorum.crash(old)
+    quorum.create("amid")

@@ -8,10 +8,11 @@
    request inside that cannot be read.
 3. What is inside counts against its client's quotas; its broker lets the client wait.
 4. The envelope's own error stays NONE when the request inside was answered, whatever that answer
-   says.
+   says; but it is NOT_CONTROLLER where this controller does not lead: the broker tries another, and
+   its client hears nothing of it.
 
-Source: KIP-590, Kafka's `EnvelopeUtils`, `DefaultKafkaPrincipalBuilder` (the written form of a
-principal).
+Source: KIP-590, Kafka's `EnvelopeUtils`, `RequestChannel` (NOT_CONTROLLER),
+`DefaultKafkaPrincipalBuilder` (the written form of a principal).
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ async def envelope(context: RequestContext, request: EnvelopeRequest) -> Envelop
     try:
         answer = await served.call(inner, requested)
     except BrokerError as error:
+        if error.code is ErrorCode.NOT_CONTROLLER:
+            raise
         answer = await inner.in_slices(
             served.refuse_in_steps(requested, error.code, error.message), REFUSAL_ELEMENTS
         )

@@ -240,6 +240,16 @@ def test_a_reader_from_before_the_start_gets_the_newest_snapshot() -> None:
     assert bootstrap.validate(0, 0) == Valid()
 
 
+def test_a_snapshot_below_the_start_of_the_log_counts_no_more() -> None:
+    """Of two, a crash came before the older one's file was removed: who is at the newer one goes on
+    by the log (a seed found that it was given that snapshot again, for ever).
+    """
+    both = [OffsetAndEpoch(246, 6), OffsetAndEpoch(250, 7)]
+    found = LogView(250, 275, [OffsetAndEpoch(250, 7), OffsetAndEpoch(265, 8)], both)
+    assert found.validate(250, 7) == found.validate(257, 7) == Valid()
+    assert found.validate(250, 6) == found.validate(246, 6) == SnapshotInstead(both[1])
+
+
 def test_voters_count_from_their_append_and_not_after_a_truncation() -> None:
     """QU 3.13, 4.3, 9.12."""
     history = VoterHistory(voters(1))

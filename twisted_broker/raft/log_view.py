@@ -58,7 +58,9 @@ class SnapshotInstead(NamedTuple):
 
 
 class LogView:
-    """`epochs`: (first offset, epoch) of each run of batches; `snapshots`: oldest first."""
+    """`epochs`: (first offset, epoch) of each run of batches; `snapshots`: oldest first. One below
+    the start counts no more: a crash came before its file was removed.
+    """
 
     def __init__(
         self,
@@ -69,7 +71,9 @@ class LogView:
     ) -> None:
         self.start_offset, self.end_offset = start_offset, end_offset
         self._epochs = list(epochs)
-        self.snapshots = [each for each in snapshots if each != NOTHING]
+        self.snapshots = [
+            each for each in snapshots if each != NOTHING and each.offset >= start_offset
+        ]
 
     @property
     def last_epoch(self) -> int:

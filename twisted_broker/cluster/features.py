@@ -2,7 +2,7 @@
 
 1. A range is claimed only for what works; what is absent is claimed as level 0.
 2. kraft.version 1 (KIP-853: voters that the log names) requires nothing of a broker, which finds
-   the leader from answers; our controller is no such quorum.
+   the leader from answers; a quorum of ours has static voters.
 
 Source: Kafka's `Feature`, `MetadataVersion`; KIP-584; `RL 8.1`.
 """

@@ -176,16 +176,7 @@ class BrokerServer:
 
     def _connect_to_leader(self, leader: BrokerEndPoint, client_id: str) -> BrokerConnection:
         """A follower's connection."""
-        timeout_ms = self._shared.config.integer("replica.socket.timeout.ms")
-        return BrokerConnection(
-            self._shared.runtime,
-            leader.host,
-            leader.port,
-            client_id,
-            request_timeout_ms=timeout_ms,
-            connect_timeout_ms=min(timeout_ms, 10_000),
-            connector=self._sockets.security.to_brokers,
-        )
+        return self._connection_to(leader, client_id, "replica.socket.timeout.ms")
 
     def _connect_for_markers(self, host: str, port: int) -> BrokerConnection:
         """A connection for transaction markers, to a leader."""
@@ -205,11 +196,17 @@ class BrokerServer:
         self, coordinator: BrokerEndPoint, client_id: str
     ) -> BrokerConnection:
         """A connection to a transaction coordinator."""
-        timeout_ms = self._shared.config.integer("request.timeout.ms")
+        return self._connection_to(coordinator, client_id, "request.timeout.ms")
+
+    def _connection_to(
+        self, broker: BrokerEndPoint, client_id: str, setting: str
+    ) -> BrokerConnection:
+        """`setting` has its time-out."""
+        timeout_ms = self._shared.config.integer(setting)
         return BrokerConnection(
             self._shared.runtime,
-            coordinator.host,
-            coordinator.port,
+            broker.host,
+            broker.port,
             client_id,
             request_timeout_ms=timeout_ms,
             connect_timeout_ms=min(timeout_ms, 10_000),

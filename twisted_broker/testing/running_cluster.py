@@ -173,7 +173,7 @@ def machine_name(node: int) -> str:
     return "controller" if node == CONTROLLER_NODE else f"broker-{node}"
 
 
-def _title(node: int) -> str:
+def node_title(node: int) -> str:
     """For people."""
     return "the controller" if node == CONTROLLER_NODE else f"broker {node}"
 
@@ -309,7 +309,7 @@ class RunningCluster:
 
     def _end_failed(self, broker: KafkaServer, reason: str) -> None:
         if self._service.runs(broker):
-            name = _title(broker.config.node_id)
+            name = node_title(broker.config.node_id)
             _logger.critical("{name} stops: {reason}", name=name, reason=reason)
             self._ended_by_disk.add(broker.config.node_id)
             ensureDeferred(self.kill(broker.config.node_id))
@@ -406,7 +406,9 @@ class RunningCluster:
         for node, machine in self._machines.items():
             if not machine.is_on or machine.is_frozen:
                 what = "is frozen" if machine.is_frozen else "does not run"
-                raise CallFailed(f"{_title(node)} {what}: a snapshot is taken of a whole cluster")
+                raise CallFailed(
+                    f"{node_title(node)} {what}: a snapshot is taken of a whole cluster"
+                )
         if self._network.blocked:
             one, other = sorted(self._network.blocked)[0]
             raise CallFailed(
@@ -480,7 +482,7 @@ class RunningCluster:
         """One that runs. Raises CallFailed."""
         broker = self._broker(node)
         if not self._service.runs(broker):
-            raise CallFailed(f"{_title(node)} does not run")
+            raise CallFailed(f"{node_title(node)} does not run")
         return broker
 
     async def kill(self, node: int) -> None:
@@ -525,7 +527,7 @@ class RunningCluster:
         if not self._machine(broker).is_on:
             return
         if self._machine(broker).is_frozen:
-            raise CallFailed(f"{_title(node)} is frozen: thaw it, or kill it")
+            raise CallFailed(f"{node_title(node)} is frozen: thaw it, or kill it")
         if self._service.runs(broker):
             if broker in self._running:
                 self._running.remove(broker)
@@ -534,7 +536,7 @@ class RunningCluster:
             self._service.leave(broker)
         # It may be in the middle of a stop that took too long.
         left = self._service.left(broker)
-        await self._until_done(left, within, f"{_title(node)} has not stopped")
+        await self._until_done(left, within, f"{node_title(node)} has not stopped")
         await self._machine(broker).off()
         await self._until(partial(self._lacks_of_gone, node), within)
 
@@ -557,12 +559,12 @@ class RunningCluster:
         self._ended_by_disk.discard(node)
         again, started = self._service.come_back(broker)
         try:
-            await self._until_done(started, within, f"{_title(node)} has not started")
+            await self._until_done(started, within, f"{node_title(node)} has not started")
         except BaseException as error:
             self._service.take_back(again, broker)
             await machine.off()
             if isinstance(error, STARTING_ERRORS):
-                raise CallFailed(f"{_title(node)} does not start again: {error}") from None
+                raise CallFailed(f"{node_title(node)} does not start again: {error}") from None
             raise
         self._note_running()
         await self._until(partial(self._lacks_of_back, node), within)

@@ -22,7 +22,7 @@ from twisted_broker.simulation.schedule import Actor
 from twisted_broker.testing.cluster_calls import CallFailed
 from twisted_broker.testing.handles import CONTROLLER_NODE
 from twisted_broker.testing.live_network import LiveNetwork
-from twisted_broker.testing.running_cluster import machine_name
+from twisted_broker.testing.running_cluster import machine_name, node_title
 from twisted_broker.testing.simulated.program import Note
 
 if TYPE_CHECKING:
@@ -104,8 +104,7 @@ class DrawnFaults:
         if self._struck_broker:
             return None
         self._struck_broker = True
-        title = "the controller" if node == CONTROLLER_NODE else f"broker {node}"
-        return f"{verb} {title} for {seconds:.1f} s", self._struck(node, verb, seconds)
+        return f"{verb} {node_title(node)} for {seconds:.1f} s", self._struck(node, verb, seconds)
 
     async def _struck(self, node: int, verb: str, seconds: float) -> None:
         call = self._kafka.call
@@ -117,8 +116,7 @@ class DrawnFaults:
             await call(verb, node=node)
         await self._ends_within(seconds)
         await self._patiently("thaw" if verb == "freeze" else "restart_broker", node)
-        title = "the controller" if node == CONTROLLER_NODE else f"broker {node}"
-        self._note("fault", f"{title} is back")
+        self._note("fault", f"{node_title(node)} is back")
         self._struck_broker = False
 
     async def _patiently(self, verb: str, node: int) -> None:

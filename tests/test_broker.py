@@ -52,33 +52,33 @@ def batch(*values: bytes) -> bytes:
     return builder.build()
 
 
-def create(house: MemoryBroker, topic: str, partitions: int = 1) -> None:
+def create(broker: MemoryBroker, topic: str, partitions: int = 1) -> None:
     request = CreateTopicsRequest(
         topics=[CreatableTopic(name=topic, num_partitions=partitions, replication_factor=1)],
         timeout_ms=1000,
     )
-    answer = house.ask(request, 7, port=9093)
+    answer = broker.ask(request, 7, port=9093)
     assert answer.topics[0].error_code == 0, answer
-    house.pass_time(0.1)
+    broker.pass_time(0.1)
 
 
-def produce(house: MemoryBroker, topic: str, *values: bytes, acks: int = -1) -> int:
+def produce(broker: MemoryBroker, topic: str, *values: bytes, acks: int = -1) -> int:
     data = TopicProduceData(
         name=topic, partition_data=[PartitionProduceData(index=0, records=batch(*values))]
     )
-    answer = house.ask(ProduceRequest(acks=acks, timeout_ms=1000, topic_data=[data]), 7)
+    answer = broker.ask(ProduceRequest(acks=acks, timeout_ms=1000, topic_data=[data]), 7)
     partition = answer.responses[0].partition_responses[0]
     assert partition.error_code == 0, answer
     offset: int = partition.base_offset
     return offset
 
 
-def fetch(house: MemoryBroker, topic: str, offset: int = 0) -> list[bytes | None]:
+def fetch(broker: MemoryBroker, topic: str, offset: int = 0) -> list[bytes | None]:
     asked = FetchTopic(
         topic=topic,
         partitions=[FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)],
     )
-    answer = house.ask(
+    answer = broker.ask(
         FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=1 << 20, topics=[asked]), 11
     )
     (partition,) = answer.responses[0].partitions
@@ -111,29 +111,29 @@ def test_a_lone_broker_serves_and_comes_back_with_everything() -> None:
 
 def test_a_stop_leaves_no_timer_and_no_port() -> None:
     """Nothing of a stopped broker goes on: a test suite can start hundreds."""
-    house = MemoryBroker().start()
-    create(house, "t")
-    produce(house, "t", b"a")
-    house.stop()
-    house.pass_time(5)
-    assert not house.network.ports
-    assert [str(call) for call in house.clock.getDelayedCalls()] == []
+    broker = MemoryBroker().start()
+    create(broker, "t")
+    produce(broker, "t", b"a")
+    broker.stop()
+    broker.pass_time(5)
+    assert not broker.network.ports
+    assert [str(call) for call in broker.clock.getDelayedCalls()] == []
 
 
 def test_a_lone_broker_stops_within_two_seconds() -> None:
     """Nobody can take its leaders over: the controller lets it go at once."""
-    house = MemoryBroker().start()
-    create(house, "t")
-    before = house.clock.seconds()
-    house.stop()
-    assert house.clock.seconds() - before < 2
+    broker = MemoryBroker().start()
+    create(broker, "t")
+    before = broker.clock.seconds()
+    broker.stop()
+    assert broker.clock.seconds() - before < 2
 
 
 def test_parked_clients_do_not_hold_up_a_stop() -> None:
     """A fetch that waits for data is answered or closed when the broker stops."""
-    house = MemoryBroker().start()
-    create(house, "t")
-    connection = house.connection()
+    broker = MemoryBroker().start()
+    create(broker, "t")
+    connection = broker.connection()
     asked = FetchTopic(
         topic="t",
         partitions=[FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)],
@@ -142,72 +142,72 @@ def test_parked_clients_do_not_hold_up_a_stop() -> None:
     connection.send(
         FetchRequest(max_wait_ms=60_000, min_bytes=1, max_bytes=1 << 20, topics=[asked]), 11
     ).addBoth(ended.append)
-    house.pass_time(1)
+    broker.pass_time(1)
     assert not ended
-    before = house.clock.seconds()
-    house.stop()
-    house.pass_time(0.1)
-    assert ended and house.clock.seconds() - before < 2
+    before = broker.clock.seconds()
+    broker.stop()
+    broker.pass_time(0.1)
+    assert ended and broker.clock.seconds() - before < 2
 
 
 def test_each_listener_lists_its_own_apis() -> None:
     """ApiVersions on the broker's listener has Produce, on the controller's BrokerRegistration;
     features are those of the cluster.
     """
-    house = MemoryBroker().start()
+    broker = MemoryBroker().start()
     for port, is_controller in ((9092, False), (9093, True)):
-        answer = house.ask(
+        answer = broker.ask(
             ApiVersionsRequest(client_software_name="test", client_software_version="1"),
             4,
             port=port,
         )
         assert {key.api_key for key in answer.api_keys} == set(served(is_controller))
         assert any(feature.name == "metadata.version" for feature in answer.finalized_features)
-    house.stop()
+    broker.stop()
 
 
 def test_directories_are_formatted_on_first_use() -> None:
     """Cluster id, node id and directory id are written once and kept."""
-    house = MemoryBroker(cluster_id="AAAAAAAAAAAAAAAAAAAAAA", node_id="5").start()
-    properties = read_meta_properties(house.files, "/data")
+    broker = MemoryBroker(cluster_id="AAAAAAAAAAAAAAAAAAAAAA", node_id="5").start()
+    properties = read_meta_properties(broker.files, "/data")
     assert properties is not None and (properties.cluster_id, properties.node_id) == (
         "AAAAAAAAAAAAAAAAAAAAAA",
         5,
     )
-    house.stop()
-    again = MemoryBroker(house.files, node_id="5").start()
+    broker.stop()
+    again = MemoryBroker(broker.files, node_id="5").start()
     assert read_meta_properties(again.files, "/data") == properties
     again.stop()
 
 
 def test_another_clusters_or_nodes_directory_is_refused() -> None:
     """One line says whose it is; nothing is touched."""
-    house = MemoryBroker().start()
-    house.stop()
+    broker = MemoryBroker().start()
+    broker.stop()
     with pytest.raises(LogDirMismatch, match="belongs to cluster"):
-        MemoryBroker(house.files, cluster_id="BAAAAAAAAAAAAAAAAAAAAA")
+        MemoryBroker(broker.files, cluster_id="BAAAAAAAAAAAAAAAAAAAAA")
     with pytest.raises(LogDirMismatch, match="node 1"):
-        MemoryBroker(house.files, node_id="2").start()
+        MemoryBroker(broker.files, node_id="2").start()
 
 
 def test_a_refused_start_writes_nothing_to_the_directory() -> None:
     """A directory in use by another process stays as it is: above all without the mark of a
     clean stop.
     """
-    house = MemoryBroker().start()
-    create(house, "t")
-    produce(house, "t", b"a")
-    before = contents(house)
+    broker = MemoryBroker().start()
+    create(broker, "t")
+    produce(broker, "t", b"a")
+    before = contents(broker)
     with pytest.raises(LogDirMismatch, match="in use"):
         MemoryBroker(
-            house.files, listeners="PLAINTEXT://127.0.0.1:1,CONTROLLER://127.0.0.1:2"
+            broker.files, listeners="PLAINTEXT://127.0.0.1:1,CONTROLLER://127.0.0.1:2"
         ).start()
-    assert contents(house) == before and not house.files.exists(CLEAN)
-    house.stop()
+    assert contents(broker) == before and not broker.files.exists(CLEAN)
+    broker.stop()
 
 
-def contents(house: MemoryBroker) -> dict[str, bytes]:
-    files = house.files
+def contents(broker: MemoryBroker) -> dict[str, bytes]:
+    files = broker.files
     paths = [f"/data/{name}" for name in files.listdir("/data")]
     paths += [
         f"{path}/{name}"
@@ -227,27 +227,27 @@ def test_high_watermarks_that_cannot_be_written_end_the_log_directory() -> None:
     only for the partitions in it.
     """
     disk = SimDisk()
-    house = MemoryBroker(disk).start()
-    create(house, "t")
-    produce(house, "t", b"a")
+    broker = MemoryBroker(disk).start()
+    create(broker, "t")
+    produce(broker, "t", b"a")
     disk.faults.append(Fault(EIO, "rename", "replication-offset-checkpoint", times=1))
-    house.pass_time(6)
-    assert house.broker.log_manager.directories.offline() == ["/data"]
-    assert any("all log directories are offline" in reason for reason in house.fatal)
-    house.stop()
+    broker.pass_time(6)
+    assert broker.broker.log_manager.directories.offline() == ["/data"]
+    assert any("all log directories are offline" in reason for reason in broker.fatal)
+    broker.stop()
 
 
 def test_a_stop_goes_on_when_no_controller_lets_the_broker_go() -> None:
     """The wait for a controlled shutdown is bounded: after it the ports are closed all the same."""
-    house = MemoryBroker().start()
-    create(house, "t")
-    channel: Any = house.broker.role.lifecycle._channel
+    broker = MemoryBroker().start()
+    create(broker, "t")
+    channel: Any = broker.broker.role.lifecycle._channel
     channel.send_once = lambda request, version: Deferred()
-    began = house.clock.seconds()
-    house.stop()
-    assert 9 < house.clock.seconds() - began < 30
-    assert ("127.0.0.1", 9092) not in house.network.ports
-    assert any(path.endswith("replication-offset-checkpoint") for path in contents(house)), (
+    began = broker.clock.seconds()
+    broker.stop()
+    assert 9 < broker.clock.seconds() - began < 30
+    assert ("127.0.0.1", 9092) not in broker.network.ports
+    assert any(path.endswith("replication-offset-checkpoint") for path in contents(broker)), (
         "the replica manager was shut down too"
     )
 
@@ -257,26 +257,26 @@ def test_a_stop_does_not_wait_for_a_controller_of_its_own_whose_disk_failed() ->
     waiting.
     """
     disk = SimDisk()
-    house = MemoryBroker(disk).start()
-    create(house, "t")
+    broker = MemoryBroker(disk).start()
+    create(broker, "t")
     disk.faults.append(Fault(EIO, "sync", "__cluster_metadata-0"))
-    house.pass_time(2)
-    assert any("the metadata log failed" in reason for reason in house.fatal)
-    began = house.clock.seconds()
-    house.stop()
-    assert house.clock.seconds() - began < 5
+    broker.pass_time(2)
+    assert any("the metadata log failed" in reason for reason in broker.fatal)
+    began = broker.clock.seconds()
+    broker.stop()
+    assert broker.clock.seconds() - began < 5
 
 
 def test_a_port_in_use_gives_everything_back() -> None:
     """The start fails by the setting's name, and the directory is free for the next try."""
-    house = MemoryBroker()
-    house.network.listen("127.0.0.1", 9092, None)
+    broker = MemoryBroker()
+    broker.network.listen("127.0.0.1", 9092, None)
     with pytest.raises(
         CannotListenError,
         match=r"^listeners: PLAINTEXT://127\.0\.0\.1:9092 .*a free port",
     ):
-        house.start()
-    again = MemoryBroker(house.files).start()
+        broker.start()
+    again = MemoryBroker(broker.files).start()
     again.stop()
 
 
@@ -316,82 +316,84 @@ def test_when_a_controllers_listener_accepts_connections(
         events.append("loaded")
 
     monkeypatch.setattr(Controller, "start", started)
-    house = MemoryBroker(**{} if early is None else {"early_start_listeners": early}).start()
+    broker = MemoryBroker(**{} if early is None else {"early_start_listeners": early}).start()
     order = ["loaded", "stopReading 9092"]
     if early:
         order = ["stopReading 9093", "loaded", "startReading 9093", "stopReading 9092"]
     assert events[: len(order)] == order and events[-1].startswith("startReading")
-    house.stop()
+    broker.stop()
 
 
 def test_the_last_directory_gone_is_the_end() -> None:
     """Without a log directory a broker stops, as Kafka's does."""
-    house = MemoryBroker().start()
-    house.broker.log_manager.directories.fail("/data", OSError(5, "broken"))
-    assert house.fatal and "broken" in house.fatal[0]
-    began = house.clock.seconds()
-    house.stop()
-    assert house.clock.seconds() - began < 5, "the controller lets it go at once"
+    broker = MemoryBroker().start()
+    broker.broker.log_manager.directories.fail("/data", OSError(5, "broken"))
+    assert broker.fatal and "broken" in broker.fatal[0]
+    began = broker.clock.seconds()
+    broker.stop()
+    assert broker.clock.seconds() - began < 5, "the controller lets it go at once"
 
 
 def test_connections_leave_descriptors_to_the_logs() -> None:
     """Above what the process may open, a connection is refused; those that stand are served, and
     the controller is always reached.
     """
-    house = MemoryBroker()
-    house.broker = KafkaServer(house.broker.config, house.runtime, descriptors=96)
-    house.start()
-    held = house.broker.log_manager.directories.descriptors()
+    broker = MemoryBroker()
+    broker.broker = KafkaServer(broker.broker.config, broker.runtime, descriptors=96)
+    broker.start()
+    held = broker.broker.log_manager.directories.descriptors()
     assert held == 32, "a third of the limit is for segments"
-    assert house.broker.sockets.counts.descriptor_limit() == 96 - 24 - 12 - 32
+    assert broker.broker.sockets.counts.descriptor_limit() == 96 - 24 - 12 - 32
     # Answers refer to more segments than logs may hold: what they take, connections may not have.
     for number in range(20):
-        file = SegmentFile(house.broker.log_manager.directories.online()[0].pool, f"/data/{number}")
-        file.create()
-        file.acquire()
-    while house.broker.sockets.counts.descriptor_limit() > 8:
         file = SegmentFile(
-            house.broker.log_manager.directories.online()[0].pool,
-            f"/data/more{house.broker.sockets.counts.descriptor_limit()}",
+            broker.broker.log_manager.directories.online()[0].pool, f"/data/{number}"
         )
         file.create()
         file.acquire()
-    kept = [house.connection() for _ in range(12)]
+    while broker.broker.sockets.counts.descriptor_limit() > 8:
+        file = SegmentFile(
+            broker.broker.log_manager.directories.online()[0].pool,
+            f"/data/more{broker.broker.sockets.counts.descriptor_limit()}",
+        )
+        file.create()
+        file.acquire()
+    kept = [broker.connection() for _ in range(12)]
     request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
     refused: list[object] = []
     for connection in kept:
         connection.send(request, 3).addErrback(refused.append)
-        house.pass_time(0.1)
+        broker.pass_time(0.1)
     assert len(refused) == 4
-    assert house.run(kept[0].send(request, 3)).error_code == 0
+    assert broker.run(kept[0].send(request, 3)).error_code == 0
     for connection in kept:
         connection.close()
-    house.stop()
+    broker.stop()
 
 
 def test_a_flood_of_the_controllers_listener_keeps_no_broker_out() -> None:
     """Its share is taken by connections that never ask anything: each newcomer takes the oldest
     one's place, never that of one that asked.
     """
-    house = MemoryBroker()
-    house.broker = KafkaServer(house.broker.config, house.runtime, descriptors=96)
-    house.start()
-    served_ones = house.connection(9093)
+    broker = MemoryBroker()
+    broker.broker = KafkaServer(broker.broker.config, broker.runtime, descriptors=96)
+    broker.start()
+    served_ones = broker.connection(9093)
     request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
-    assert house.run(served_ones.send(request, 3)).error_code == 0
-    flood = [house.connection(9093) for _ in range(50)]
+    assert broker.run(served_ones.send(request, 3)).error_code == 0
+    flood = [broker.connection(9093) for _ in range(50)]
     for each in flood:
         each.connect().addErrback(lambda failure: None)
-    house.pass_time(0.1)
-    factory = next(each for each in house.broker.sockets.factories if each.on_controller)
+    broker.pass_time(0.1)
+    factory = next(each for each in broker.broker.sockets.factories if each.on_controller)
     assert factory.counts.total <= 96 // 8
-    assert house.run(served_ones.send(request, 3)).error_code == 0
-    assert house.ask(request, 3, port=9093).error_code == 0
-    house.pass_time(30)
-    assert not house.broker.parts.metadata.image.brokers[1].fenced and not house.fatal
+    assert broker.run(served_ones.send(request, 3)).error_code == 0
+    assert broker.ask(request, 3, port=9093).error_code == 0
+    broker.pass_time(30)
+    assert not broker.broker.parts.metadata.image.brokers[1].fenced and not broker.fatal
     for connection in (served_ones, *flood):
         connection.close()
-    house.stop()
+    broker.stop()
 
 
 @pytest.mark.parametrize("error", [EMFILE, ENFILE])
@@ -400,31 +402,31 @@ def test_descriptors_that_are_short_fail_no_directory(error: int) -> None:
     stays, clients are told to try again, and when files can be opened all goes on by itself.
     """
     disk = SimDisk()
-    house = MemoryBroker(disk, replog_max_open_segments="8").start()
-    create(house, "t")
-    produce(house, "t", b"a")
+    broker = MemoryBroker(disk, replog_max_open_segments="8").start()
+    create(broker, "t")
+    produce(broker, "t", b"a")
     fault = Fault(error, "open")
     disk.faults.append(fault)
-    create(house, "later", 3)
+    create(broker, "later", 3)
     data = TopicProduceData(
         name="later", partition_data=[PartitionProduceData(index=0, records=batch(b"b"))]
     )
     refused = (
-        house.ask(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[data]), 7)
+        broker.ask(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[data]), 7)
         .responses[0]
         .partition_responses[0]
     )
     assert refused.error_code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR)
-    house.pass_time(70)
-    assert house.broker.log_manager.directories.offline() == [] and not house.fatal
+    broker.pass_time(70)
+    assert broker.broker.log_manager.directories.offline() == [] and not broker.fatal
     disk.faults.clear()
-    house.pass_time(6)
-    assert produce(house, "later", b"b") == 0 and produce(house, "t", b"c") == 1
-    assert fetch(house, "t") == [b"a", b"c"]
-    house.pass_time(60)
-    assert b"later 0 1" in contents(house)["/data/replication-offset-checkpoint"]
-    assert b"topic_id" in contents(house)["/data/later-0/partition.metadata"]
-    house.stop()
+    broker.pass_time(6)
+    assert produce(broker, "later", b"b") == 0 and produce(broker, "t", b"c") == 1
+    assert fetch(broker, "t") == [b"a", b"c"]
+    broker.pass_time(60)
+    assert b"later 0 1" in contents(broker)["/data/replication-offset-checkpoint"]
+    assert b"topic_id" in contents(broker)["/data/later-0/partition.metadata"]
+    broker.stop()
     assert disk.exists(CLEAN)
 
 
@@ -432,8 +434,8 @@ def test_many_partitions_are_taken_over_in_several_turns() -> None:
     """Server: a topic of 120 partitions does not hold up heartbeats: its logs are made ten at a
     time, and all of them are led in the end.
     """
-    house = MemoryBroker().start()
-    manager = house.broker.parts.replica_manager
+    broker = MemoryBroker().start()
+    manager = broker.broker.parts.replica_manager
     seen = []
 
     class Observer:
@@ -444,10 +446,10 @@ def test_many_partitions_are_taken_over_in_several_turns() -> None:
             """At the stop."""
 
     manager.subscribe(Observer())
-    create(house, "wide", 120)
+    create(broker, "wide", 120)
     assert seen == [count for count in range(10, 121, 10) for _ in range(10)]
-    house.stop()
-    assert not house.clock.getDelayedCalls()
+    broker.stop()
+    assert not broker.clock.getDelayedCalls()
 
 
 def test_the_first_metadata_of_a_start_is_taken_over_in_several_turns(
@@ -456,10 +458,10 @@ def test_the_first_metadata_of_a_start_is_taken_over_in_several_turns(
     """Server: fifty partitions a turn, fewer where the clock says that a turn is over; strays are
     set aside once, before all of them; the fence is lifted after the last.
     """
-    house = MemoryBroker().start()
-    create(house, "wide", 120)
-    house.stop()
-    files = house.files
+    broker = MemoryBroker().start()
+    create(broker, "wide", 120)
+    broker.stop()
+    files = broker.files
     taken: list[int] = []
     fenced: list[bool] = []
     strays: list[int] = []
@@ -478,28 +480,28 @@ def test_the_first_metadata_of_a_start_is_taken_over_in_several_turns(
 
     monkeypatch.setattr(BrokerMetadataPublisher, "_next_deltas", counted)
     monkeypatch.setattr(role_change, "_set_strays_aside", noted)
-    house = MemoryBroker(files).start()
+    broker = MemoryBroker(files).start()
     # led by nobody until the fence is lifted, which is the next delta
-    manager = house.broker.parts.replica_manager
+    manager = broker.broker.parts.replica_manager
     assert len(manager.partitions) == 120 and strays == [0]
     assert taken == [0, 0, 0, *[50, 50, 20]] and fenced[:3] == [True] * 3
-    house.stop()
+    broker.stop()
 
 
 def test_a_broker_that_was_unregistered_while_it_lives_serves_on() -> None:
     """RL 8.2, 8.3: UnregisterBroker of the only broker: Metadata names it again, by itself, and
     its partitions are written and read as before.
     """
-    house = MemoryBroker().start()
-    create(house, "t")
-    assert produce(house, "t", b"before") == 0
-    assert house.ask(UnregisterBrokerRequest(broker_id=1), 0).error_code == 0
-    house.pass_time(5)
-    answer = house.ask(MetadataRequest(topics=None), 12)
+    memory = MemoryBroker().start()
+    create(memory, "t")
+    assert produce(memory, "t", b"before") == 0
+    assert memory.ask(UnregisterBrokerRequest(broker_id=1), 0).error_code == 0
+    memory.pass_time(5)
+    answer = memory.ask(MetadataRequest(topics=None), 12)
     assert [broker.node_id for broker in answer.brokers] == [1]
-    assert produce(house, "t", b"after") == 1
-    assert fetch(house, "t") == [b"before", b"after"] and not house.fatal
-    house.stop()
+    assert produce(memory, "t", b"after") == 1
+    assert fetch(memory, "t") == [b"before", b"after"] and not memory.fatal
+    memory.stop()
 
 
 @pytest.mark.parametrize(
@@ -512,15 +514,15 @@ def test_a_stored_setting_of_another_version_keeps_nobody_from_serving(
     """Segments of 100,000 bytes, which Apache Kafka 3.9 takes: the topics of the same piece of
     the metadata had no leader, and a controller that found it did not start.
     """
-    house = MemoryBroker().start()
-    house.broker._controller.write(
+    broker = MemoryBroker().start()
+    broker.broker._controller.write(
         [ConfigRecord(resource_type=kind, resource_name=name, name=key, value="100000")]
     )
-    house.pass_time(1)
+    broker.pass_time(1)
     for topic in ("a", "t", "z"):
-        create(house, topic)
-    house.stop()
-    again = MemoryBroker(house.files).start()
+        create(broker, topic)
+    broker.stop()
+    again = MemoryBroker(broker.files).start()
     assert [produce(again, topic, b"v") for topic in ("a", "t", "z")] == [0, 0, 0]
     for each, of in ((2, "t"), (4, "1"), (4, "")):
         resource = DescribeConfigsResource(resource_type=each, resource_name=of)
@@ -537,14 +539,14 @@ def test_others_are_served_while_a_long_batch_is_written(
         monkeypatch.setattr(module, "LONG_BYTES", 3000)
     monkeypatch.setattr(write_ahead, "PIECE_BYTES", 500)
     monkeypatch.setattr(produce_module, "_BYTES_OF_AN_ELEMENT", 0)
-    house = MemoryBroker().start()
-    create(house, "t")
-    create(house, "u")
-    held = house.broker.parts.replica_manager.long_appends.held
+    broker = MemoryBroker().start()
+    create(broker, "t")
+    create(broker, "u")
+    held = broker.broker.parts.replica_manager.long_appends.held
     order: list[str] = []
-    connections = {name: house.connection() for name in ("damaged", "long", "behind", "other")}
+    connections = {name: broker.connection() for name in ("damaged", "long", "behind", "other")}
     for each in connections.values():
-        house.run(each.connect())
+        broker.run(each.connect())
 
     def send(name: str, topic: str, records: bytes) -> None:
         data = TopicProduceData(
@@ -565,8 +567,8 @@ def test_others_are_served_while_a_long_batch_is_written(
     send("long", "t", batch(value))
     send("behind", "t", batch(b"behind"))
     send("other", "u", batch(b"other"))
-    house.pass_time(0.5)
+    broker.pass_time(0.5)
     assert order[:2] == ["damaged 2", "other 0"] and not held
     assert sorted(order[2:]) == ["behind 0", "long 0"]
-    assert sorted(each or b"" for each in fetch(house, "t")) == [value, b"behind"]
-    house.stop()
+    assert sorted(each or b"" for each in fetch(broker, "t")) == [value, b"behind"]
+    broker.stop()

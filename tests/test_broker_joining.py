@@ -148,8 +148,8 @@ def test_a_node_claims_the_features_of_its_role() -> None:
     controller = memory_controller().start()
     broker = memory_broker(controller).start()
     claimed = {}
-    for house, port in ((controller, 9093), (broker, 9092)):
-        answer = house.ask(
+    for node, port in ((controller, 9093), (broker, 9092)):
+        answer = node.ask(
             ApiVersionsRequest(client_software_name="t", client_software_version="1"), 4, port=port
         )
         claimed[port] = {

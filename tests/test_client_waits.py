@@ -24,28 +24,28 @@ PASSED_ON = [route for route in ROUTES if route.forward and route.broker is not 
 
 
 @pytest.fixture
-def house() -> Iterator[MemoryBroker]:
+def broker() -> Iterator[MemoryBroker]:
     made = MemoryBroker().start()
     yield made
     made.stop()
 
 
 @pytest.fixture
-def silent(house: MemoryBroker) -> Iterator[MemoryBroker]:
+def silent(broker: MemoryBroker) -> Iterator[MemoryBroker]:
     """The controller takes requests and answers none."""
-    role = house.broker.role
+    role = broker.broker.role
     assert role is not None
     channel: Any = role.forwarding.channel
     once = channel.send_once
     channel.send_once = lambda request, version, timeout_ms=None: Deferred()
-    yield house
+    yield broker
     channel.send_once = once
 
 
-def seconds_until(house: MemoryBroker, request: Any, version: int) -> tuple[float, Any]:
-    began = house.clock.seconds()
-    answer = house.ask(request, version)
-    return house.clock.seconds() - began, answer
+def seconds_until(broker: MemoryBroker, request: Any, version: int) -> tuple[float, Any]:
+    began = broker.clock.seconds()
+    answer = broker.ask(request, version)
+    return broker.clock.seconds() - began, answer
 
 
 def test_a_producer_id_while_the_controller_is_away(silent: MemoryBroker) -> None:
@@ -56,9 +56,9 @@ def test_a_producer_id_while_the_controller_is_away(silent: MemoryBroker) -> Non
         assert took < 10.0
 
 
-def test_a_block_that_comes_late_is_used(house: MemoryBroker) -> None:
+def test_a_block_that_comes_late_is_used(broker: MemoryBroker) -> None:
     """The request for a block goes on when its first client is answered: the next one has an id."""
-    role = house.broker.role
+    role = broker.broker.role
     assert role is not None
     channel: Any = role.forwarding.channel
     once, sent = channel.send_once, []
@@ -69,11 +69,11 @@ def test_a_block_that_comes_late_is_used(house: MemoryBroker) -> None:
         return late
 
     channel.send_once = send_once
-    _, answer = seconds_until(house, InitProducerIdRequest(transactional_id=None), 4)
+    _, answer = seconds_until(broker, InitProducerIdRequest(transactional_id=None), 4)
     assert answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     ensureDeferred(once(sent[0], 0)).addCallback(late.callback)
-    house.pass_time(1)
-    _, answer = seconds_until(house, InitProducerIdRequest(transactional_id=None), 4)
+    broker.pass_time(1)
+    _, answer = seconds_until(broker, InitProducerIdRequest(transactional_id=None), 4)
     assert (answer.error_code, answer.producer_id) == (0, 0) and len(sent) == 1
     channel.send_once = once
 
@@ -129,16 +129,16 @@ def test_what_waited_long_is_logged_with_what_it_waited_for(
 
 def test_many_slow_requests_are_a_few_lines(lines: list[str]) -> None:
     """Bounded, whatever their clients do."""
-    house = MemoryBroker(replog_request_slow_ms="1").start()
-    role = house.broker.role
+    broker = MemoryBroker(replog_request_slow_ms="1").start()
+    role = broker.broker.role
     assert role is not None
     channel: Any = role.forwarding.channel
     once = channel.send_once
     channel.send_once = lambda request, version, timeout_ms=None: Deferred()
     for _ in range(MOST_LINES + 5):
-        house.ask(CreateTopicsRequest(topics=[], timeout_ms=1_000), 7)
+        broker.ask(CreateTopicsRequest(topics=[], timeout_ms=1_000), 7)
     channel.send_once = once
     slow = [line for line in lines if line.startswith("slow request broker=1 api=CreateTopics")]
     assert len(slow) == MOST_LINES
-    house.stop()
+    broker.stop()
     assert [line for line in lines if line.startswith("slow request, more in that minute")]

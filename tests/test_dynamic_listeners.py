@@ -40,81 +40,81 @@ SASL = {
 }
 
 
-def alter(house: MemoryBroker, values: dict[str, str], name: str = "1", operation: int = 0) -> Any:
+def alter(broker: MemoryBroker, values: dict[str, str], name: str = "1", operation: int = 0) -> Any:
     """The result for the broker; what follows of it has happened."""
     configs = [
         AlterableConfig(name=key, config_operation=operation, value=value)
         for key, value in values.items()
     ]
     resource = AlterConfigsResource(resource_type=4, resource_name=name, configs=configs)
-    answer = house.ask(IncrementalAlterConfigsRequest(resources=[resource]), 1)
-    house.pass_time(1)
+    answer = broker.ask(IncrementalAlterConfigsRequest(resources=[resource]), 1)
+    broker.pass_time(1)
     return answer.responses[0]
 
 
-def altered(house: MemoryBroker, **values: str) -> None:
+def altered(broker: MemoryBroker, **values: str) -> None:
     named = {name.replace("__", "."): value for name, value in values.items()}
-    result = alter(house, named)
+    result = alter(broker, named)
     assert result.error_code == 0, result.error_message
 
 
-def addresses(house: MemoryBroker, port: int) -> list[tuple[str, int]]:
+def addresses(broker: MemoryBroker, port: int) -> list[tuple[str, int]]:
     """Of the brokers, as clients of that port see them."""
-    answer = house.ask(MetadataRequest(topics=None), 12, port)
+    answer = broker.ask(MetadataRequest(topics=None), 12, port)
     return [(each.host, each.port) for each in answer.brokers]
 
 
 @pytest.fixture
-def house() -> Any:
+def broker() -> Any:
     made = MemoryBroker(**{"listener.security.protocol.map": MAP}).start()
     yield made
     made.stop()
 
 
-def test_a_new_listener_serves_and_is_registered(house: MemoryBroker) -> None:
-    altered(house, listeners=OUTSIDE)
-    assert addresses(house, 9094) == [("127.0.0.1", 9094)]
-    assert addresses(house, 9092) == [("127.0.0.1", 9092)]
-    registered = house.broker.role.observer.image.brokers[1].listeners
+def test_a_new_listener_serves_and_is_registered(broker: MemoryBroker) -> None:
+    altered(broker, listeners=OUTSIDE)
+    assert addresses(broker, 9094) == [("127.0.0.1", 9094)]
+    assert addresses(broker, 9092) == [("127.0.0.1", 9092)]
+    registered = broker.broker.role.observer.image.brokers[1].listeners
     assert registered["OUTSIDE"] == Endpoint("OUTSIDE", "127.0.0.1", 9094, 0)
     assert (
-        house.broker.role.lifecycle.broker_epoch
-        == house.broker.role.observer.image.brokers[1].epoch
+        broker.broker.role.lifecycle.broker_epoch
+        == broker.broker.role.observer.image.brokers[1].epoch
     )
 
 
-def test_a_listener_that_is_removed_ends_with_its_connections(house: MemoryBroker) -> None:
-    altered(house, listeners=OUTSIDE)
-    connection = house.connection(9094)
-    house.run(connection.send(MetadataRequest(topics=[]), 12))
-    altered(house, listeners=LISTENERS)
+def test_a_listener_that_is_removed_ends_with_its_connections(broker: MemoryBroker) -> None:
+    altered(broker, listeners=OUTSIDE)
+    connection = broker.connection(9094)
+    broker.run(connection.send(MetadataRequest(topics=[]), 12))
+    altered(broker, listeners=LISTENERS)
     assert not connection.connected
     with pytest.raises(ConnectionRefusedError):
-        house.ask(MetadataRequest(topics=[]), 12, 9094)
-    assert set(house.broker.role.observer.image.brokers[1].listeners) == {"PLAINTEXT"}
-    assert addresses(house, 9092) == [("127.0.0.1", 9092)]
+        broker.ask(MetadataRequest(topics=[]), 12, 9094)
+    assert set(broker.broker.role.observer.image.brokers[1].listeners) == {"PLAINTEXT"}
+    assert addresses(broker, 9092) == [("127.0.0.1", 9092)]
 
 
-def test_a_listener_moves_to_another_port_and_back_with_its_counts(house: MemoryBroker) -> None:
-    altered(house, listeners=OUTSIDE)
-    addresses(house, 9094)
-    altered(house, listeners=OUTSIDE.replace("9094", "9096"))
-    assert addresses(house, 9096) == [("127.0.0.1", 9096)]
-    assert ("127.0.0.1", 9094) not in house.network.ports
-    counts = [each.requests for each in house.broker.served() if each.route.name == "Metadata"]
+def test_a_listener_moves_to_another_port_and_back_with_its_counts(broker: MemoryBroker) -> None:
+    altered(broker, listeners=OUTSIDE)
+    addresses(broker, 9094)
+    altered(broker, listeners=OUTSIDE.replace("9094", "9096"))
+    assert addresses(broker, 9096) == [("127.0.0.1", 9096)]
+    assert ("127.0.0.1", 9094) not in broker.network.ports
+    counts = [each.requests for each in broker.broker.served() if each.route.name == "Metadata"]
     assert sum(counts) == 2
 
 
-def test_two_listeners_swap_their_ports(house: MemoryBroker) -> None:
+def test_two_listeners_swap_their_ports(broker: MemoryBroker) -> None:
     both = f"{OUTSIDE},LOGIN://127.0.0.1:9095"
-    result = alter(house, SASL | {"listeners": both})
+    result = alter(broker, SASL | {"listeners": both})
     assert result.error_code == 0, result.error_message
     swapped = f"{LISTENERS},OUTSIDE://127.0.0.1:9095,LOGIN://127.0.0.1:9094"
-    altered(house, listeners=swapped)
-    assert addresses(house, 9095) == [("127.0.0.1", 9095)]
+    altered(broker, listeners=swapped)
+    assert addresses(broker, 9095) == [("127.0.0.1", 9095)]
 
 
-def login(house: MemoryBroker, password: str) -> BrokerConnection:
+def login(broker: MemoryBroker, password: str) -> BrokerConnection:
     values = {
         "sasl.mechanism.inter.broker.protocol": "PLAIN",
         "sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule required "
@@ -126,57 +126,57 @@ def login(house: MemoryBroker, password: str) -> BrokerConnection:
     connector = SaslConnector(
         PlainConnector(SecurityProtocol.SASL_PLAINTEXT, config),
         client_login(config, "sasl.mechanism.inter.broker.protocol"),
-        house.clock,
+        broker.clock,
         "test",
     )
-    return BrokerConnection(house.runtime, "127.0.0.1", 9095, "test", connector=connector)
+    return BrokerConnection(broker.runtime, "127.0.0.1", 9095, "test", connector=connector)
 
 
-def test_a_listener_with_sasl_comes_with_its_users(house: MemoryBroker) -> None:
-    result = alter(house, SASL | {"listeners": LOGIN})
+def test_a_listener_with_sasl_comes_with_its_users(broker: MemoryBroker) -> None:
+    result = alter(broker, SASL | {"listeners": LOGIN})
     assert result.error_code == 0, result.error_message
-    connection = login(house, "secret")
-    assert house.run(connection.send(MetadataRequest(topics=[]), 12)).brokers[0].port == 9095
+    connection = login(broker, "secret")
+    assert broker.run(connection.send(MetadataRequest(topics=[]), 12)).brokers[0].port == 9095
     connection.close()
 
 
-def test_the_login_of_an_open_listener_does_not_change(house: MemoryBroker) -> None:
-    assert alter(house, SASL | {"listeners": LOGIN}).error_code == 0
+def test_the_login_of_an_open_listener_does_not_change(broker: MemoryBroker) -> None:
+    assert alter(broker, SASL | {"listeners": LOGIN}).error_code == 0
     other = {"listener.name.login.plain.sasl.jaas.config": USERS.replace("secret", "other")}
-    result = alter(house, other)
+    result = alter(broker, other)
     assert result.error_code == ErrorCode.INVALID_REQUEST
     assert "listener LOGIN is open" in result.error_message
     assert "other" not in result.error_message.replace("another", "")
     # Removed and added again in another form.
-    altered(house, listeners=LISTENERS)
-    assert alter(house, other).error_code == 0
-    altered(house, listeners=LOGIN)
-    connection = login(house, "other")
-    house.run(connection.send(MetadataRequest(topics=[]), 12))
+    altered(broker, listeners=LISTENERS)
+    assert alter(broker, other).error_code == 0
+    altered(broker, listeners=LOGIN)
+    connection = login(broker, "other")
+    broker.run(connection.send(MetadataRequest(topics=[]), 12))
     connection.close()
 
 
-def test_a_listener_that_was_added_is_there_after_a_restart(house: MemoryBroker) -> None:
-    altered(house, listeners=OUTSIDE)
-    house.stop()
+def test_a_listener_that_was_added_is_there_after_a_restart(broker: MemoryBroker) -> None:
+    altered(broker, listeners=OUTSIDE)
+    broker.stop()
     settings = {"listener.security.protocol.map": MAP}
-    again = MemoryBroker(files=house.files, seed=8, **settings).start()
+    again = MemoryBroker(files=broker.files, seed=8, **settings).start()
     assert addresses(again, 9094) == [("127.0.0.1", 9094)]
     again.stop()
 
 
-def test_an_older_alter_configs_without_it_closes_it(house: MemoryBroker) -> None:
-    altered(house, listeners=OUTSIDE)
+def test_an_older_alter_configs_without_it_closes_it(broker: MemoryBroker) -> None:
+    altered(broker, listeners=OUTSIDE)
     resource = AlterConfigsRequestAlterConfigsResource(
         resource_type=4, resource_name="1", configs=[]
     )
-    answer = house.ask(AlterConfigsRequest(resources=[resource]), 1)
+    answer = broker.ask(AlterConfigsRequest(resources=[resource]), 1)
     assert answer.responses[0].error_code == 0
-    house.pass_time(1)
-    assert ("127.0.0.1", 9094) not in house.network.ports
+    broker.pass_time(1)
+    assert ("127.0.0.1", 9094) not in broker.network.ports
 
 
-def test_what_is_advertised_by_hand_stays(house: MemoryBroker) -> None:
+def test_what_is_advertised_by_hand_stays(broker: MemoryBroker) -> None:
     settings = {
         "listener.security.protocol.map": MAP,
         "advertised.listeners": "PLAINTEXT://broker.example:9092",
@@ -219,35 +219,35 @@ def test_what_is_advertised_by_hand_stays(house: MemoryBroker) -> None:
     ],
 )
 def test_what_could_not_be_opened_is_refused_and_nothing_is_stored(
-    house: MemoryBroker, values: dict[str, str], reason: str
+    broker: MemoryBroker, values: dict[str, str], reason: str
 ) -> None:
-    taken: Deferred[Any] = house.network.listen("127.0.0.1", 7000, None)
+    taken: Deferred[Any] = broker.network.listen("127.0.0.1", 7000, None)
     assert taken.called
-    before = dict(house.broker.role.observer.image.config(4, "1"))
-    result = alter(house, values)
+    before = dict(broker.broker.role.observer.image.config(4, "1"))
+    result = alter(broker, values)
     assert result.error_code == ErrorCode.INVALID_REQUEST
     assert reason in result.error_message
-    assert house.broker.role.observer.image.config(4, "1") == before
-    assert addresses(house, 9092) == [("127.0.0.1", 9092)]
+    assert broker.broker.role.observer.image.config(4, "1") == before
+    assert addresses(broker, 9092) == [("127.0.0.1", 9092)]
 
 
 @pytest.mark.parametrize("name", ["listeners", "listener.security.protocol.map"])
-def test_they_are_one_brokers_own(house: MemoryBroker, name: str) -> None:
-    result = alter(house, {name: OUTSIDE if name == "listeners" else MAP}, name="")
+def test_they_are_one_brokers_own(broker: MemoryBroker, name: str) -> None:
+    result = alter(broker, {name: OUTSIDE if name == "listeners" else MAP}, name="")
     assert result.error_code == ErrorCode.INVALID_REQUEST
     assert "set it for one broker" in result.error_message
 
 
-def test_a_stop_while_one_opens_leaves_no_port(house: MemoryBroker) -> None:
+def test_a_stop_while_one_opens_leaves_no_port(broker: MemoryBroker) -> None:
     slow: Deferred[Any] = Deferred()
-    listen = house.network.listen
+    listen = broker.network.listen
 
     def later(host: str, port: int, factory: Any) -> Any:
         return slow if port == 9094 and opened else listen(host, port, factory)
 
     opened: list[bool] = []
-    house.network.listen = later
-    change = house.broker.sockets.dynamic
+    broker.network.listen = later
+    change = broker.broker.sockets.dynamic
     can_bind = change._can_bind
 
     async def bound(endpoint: Any) -> None:
@@ -255,7 +255,7 @@ def test_a_stop_while_one_opens_leaves_no_port(house: MemoryBroker) -> None:
         opened.append(True)
 
     change._can_bind = bound
-    altered(house, listeners=OUTSIDE)
-    house.stop()
-    assert ("127.0.0.1", 9094) not in house.network.ports
+    altered(broker, listeners=OUTSIDE)
+    broker.stop()
+    assert ("127.0.0.1", 9094) not in broker.network.ports
     assert slow.called  # it was cancelled

@@ -22,7 +22,7 @@ from twisted_broker.embedded import _reactor
 
 
 @pytest.fixture
-def house(monkeypatch: pytest.MonkeyPatch) -> MemoryBroker:
+def world(monkeypatch: pytest.MonkeyPatch) -> MemoryBroker:
     """The world of the brokers that are made in the test."""
     world = MemoryBroker()
 
@@ -88,16 +88,16 @@ def test_wrong_settings_are_one_line(given: dict[str, Any], line: str) -> None:
     assert str(refused.value).startswith(line) and "\n" not in str(refused.value)
 
 
-def test_it_starts_and_stops_as_often_as_one_likes(house: MemoryBroker) -> None:
+def test_it_starts_and_stops_as_often_as_one_likes(world: MemoryBroker) -> None:
     broker = Broker({"num.partitions": 3, "auto.create.topics.enable": False}, port=9092)
-    house.run(broker.stop())
+    world.run(broker.stop())
     for _ in range(2):
         with pytest.raises(RuntimeError, match="start it first"):
             _ = broker.bootstrap
         first, again = (ensureDeferred(broker.start()) for _ in range(2))
         assert not first.called
-        house.run(first)
-        house.run(again)
+        world.run(first)
+        world.run(again)
         assert broker.running and broker.bootstrap == "127.0.0.1:9092"
         assert broker.listeners == {
             "PLAINTEXT": broker.bootstrap,
@@ -106,47 +106,47 @@ def test_it_starts_and_stops_as_often_as_one_likes(house: MemoryBroker) -> None:
         assert broker.status is not None and len(broker.cluster_id) == 22
         stops = [ensureDeferred(broker.stop()) for _ in range(2)]
         for each in stops:
-            house.run(each)
-        house.run(broker.stop())
-        assert not broker.running and house.clock.getDelayedCalls() == []
+            world.run(each)
+        world.run(broker.stop())
+        assert not broker.running and world.clock.getDelayedCalls() == []
 
 
-def test_a_port_that_is_taken_is_raised(house: MemoryBroker) -> None:
+def test_a_port_that_is_taken_is_raised(world: MemoryBroker) -> None:
     """The start gives all back, and may be tried again."""
     said: list[str] = []
-    other = house.run(house.network.listen("127.0.0.1", 9092, None))
+    other = world.run(world.network.listen("127.0.0.1", 9092, None))
     broker = Broker(port=9092, on_failure=said.append)
     for _ in range(2):
         with pytest.raises(
             StartError, match=r"PLAINTEXT://127\.0\.0\.1:9092 cannot be listened on"
         ):
-            house.run(broker.start())
-        assert not broker.running and list(house.network.ports) == [("127.0.0.1", 9092)]
+            world.run(broker.start())
+        assert not broker.running and list(world.network.ports) == [("127.0.0.1", 9092)]
     other.stopListening()
-    house.run(broker.start())
-    house.run(broker.stop())
+    world.run(broker.start())
+    world.run(broker.stop())
     assert said == []
 
 
 @pytest.mark.parametrize("end", ["stop", "cancel"])
-def test_a_start_that_is_given_up(house: MemoryBroker, end: str) -> None:
+def test_a_start_that_is_given_up(world: MemoryBroker, end: str) -> None:
     """It waits for a controller that is not there."""
     address = {"process.roles": "broker", "controller.quorum.bootstrap.servers": "127.0.0.1:1"}
     broker = Broker(address)
     starting = ensureDeferred(broker.start())
-    house.pass_time(1)
+    world.pass_time(1)
     assert not starting.called
     if end == "stop":
-        house.run(broker.stop())
+        world.run(broker.stop())
         with pytest.raises(StartError, match="it was stopped"):
-            house.run(starting)
+            world.run(starting)
     else:
         starting.cancel()
         with pytest.raises(CancelledError):
-            house.run(starting)
+            world.run(starting)
     assert not broker.running
-    house.run(broker.stop())
-    assert house.network.ports == {} and house.clock.getDelayedCalls() == []
+    world.run(broker.stop())
+    assert world.network.ports == {} and world.clock.getDelayedCalls() == []
 
 
 async def within(broker: Broker, seen: list[bool], end: Callable[[], None]) -> None:
@@ -160,46 +160,46 @@ def fail() -> None:
 
 
 @pytest.mark.parametrize("end", [lambda: None, fail])
-def test_as_a_context_manager(house: MemoryBroker, end: Callable[[], None]) -> None:
+def test_as_a_context_manager(world: MemoryBroker, end: Callable[[], None]) -> None:
     """It stops, and what the program raises stays what it is."""
     broker, seen = Broker(), list[bool]()
     inside: Deferred[None] = ensureDeferred(within(broker, seen, end))
     if end is fail:
         with pytest.raises(ValueError, match="of the program"):
-            house.run(inside)
+            world.run(inside)
     else:
-        house.run(inside)
+        world.run(inside)
     assert seen == [True] and not broker.running
 
 
-def test_as_a_service(house: MemoryBroker) -> None:
+def test_as_a_service(world: MemoryBroker) -> None:
     """It starts and stops with its parent."""
     parent, broker = MultiService(), Broker()
     assert verifyObject(IService, broker)
     broker.setServiceParent(parent)
     parent.startService()
-    house.run(broker.start())
+    world.run(broker.start())
     assert broker.running and broker.bootstrap
-    house.run(parent.stopService())
-    assert not broker.running and house.network.ports == {}
+    world.run(parent.stopService())
+    assert not broker.running and world.network.ports == {}
 
 
-def test_what_ends_a_broker_is_said_once(house: MemoryBroker) -> None:
+def test_what_ends_a_broker_is_said_once(world: MemoryBroker) -> None:
     """It cannot go on while it serves, and cannot start as a service."""
     said: list[str] = []
     parent, broker = MultiService(), Broker(port=9092, on_failure=said.append)
     broker.setServiceParent(parent)
-    house.run(broker.start())
+    world.run(broker.start())
     node = broker._node.broker
     node.shared.on_fatal("the disk is gone")
     node.shared.on_fatal("the disk is gone, again")
-    house.run(broker.stop())
-    assert said == ["the disk is gone"] and not broker.running and house.network.ports == {}
-    house.network.listen("127.0.0.1", 9092, None)
+    world.run(broker.stop())
+    assert said == ["the disk is gone"] and not broker.running and world.network.ports == {}
+    world.network.listen("127.0.0.1", 9092, None)
     parent.startService()
-    house.pass_time(1)
+    world.pass_time(1)
     assert len(said) == 2 and "cannot be listened on" in said[1] and not broker.running
-    house.run(parent.stopService())
+    world.run(parent.stopService())
 
 
 def test_outside_of_asyncio_it_takes_the_programs_reactor() -> None:

@@ -84,48 +84,50 @@ def stopped(is_clean: bool, is_transactional: bool) -> MemoryFileSystem:
     """The files of a node with one topic of some segments, written by a producer with an id, or by
     two with transactions, of which every other one is aborted.
     """
-    house = MemoryBroker(transaction_state_log_num_partitions="1").start()
+    broker = MemoryBroker(transaction_state_log_num_partitions="1").start()
     topic = CreatableTopic(
         name="t",
         num_partitions=1,
         replication_factor=1,
         configs=[CreatableTopicConfig(name="segment.bytes", value=str(SEGMENT_BYTES))],
     )
-    house.ask(CreateTopicsRequest(topics=[topic], timeout_ms=1000), 7)
-    house.pass_time(1)
+    broker.ask(CreateTopicsRequest(topics=[topic], timeout_ms=1000), 7)
+    broker.pass_time(1)
     if is_transactional:
-        write_transactions(house)
+        write_transactions(broker)
     else:
         for number in range(BATCHES):
             produce(
-                house, number, BatchBuilder(producer_id=5, producer_epoch=0, base_sequence=number)
+                broker, number, BatchBuilder(producer_id=5, producer_epoch=0, base_sequence=number)
             )
-    house.pass_time(61)  # the checkpoints are written
-    killed = copied(house.files)
-    house.stop()
-    return copied(house.files) if is_clean else killed
+    broker.pass_time(61)  # the checkpoints are written
+    killed = copied(broker.files)
+    broker.stop()
+    return copied(broker.files) if is_clean else killed
 
 
-def produce(house: MemoryBroker, number: int, builder: BatchBuilder, id: str | None = None) -> None:
-    builder.append(house.runtime.wall_ms(), None, value(number))
+def produce(
+    broker: MemoryBroker, number: int, builder: BatchBuilder, id: str | None = None
+) -> None:
+    builder.append(broker.runtime.wall_ms(), None, value(number))
     data = TopicProduceData(
         name="t", partition_data=[PartitionProduceData(index=0, records=builder.build())]
     )
     request = ProduceRequest(transactional_id=id, acks=-1, timeout_ms=1000, topic_data=[data])
-    answer = house.ask(request, 7)
+    answer = broker.ask(request, 7)
     assert not answer.responses[0].partition_responses[0].error_code
 
 
-def write_transactions(house: MemoryBroker) -> None:
+def write_transactions(broker: MemoryBroker) -> None:
     """Of two producers with `PER_TRANSACTION` records each, in turn; those of the second are
     aborted.
     """
     producers = list[InitProducerIdResponse]()
     for id in IDS:
-        house.ask(FindCoordinatorRequest(coordinator_keys=[id], key_type=1), 4)
-        house.pass_time(1)
+        broker.ask(FindCoordinatorRequest(coordinator_keys=[id], key_type=1), 4)
+        broker.pass_time(1)
         init = InitProducerIdRequest(transactional_id=id, transaction_timeout_ms=60_000)
-        producers.append(house.ask(init, 4))
+        producers.append(broker.ask(init, 4))
         assert not producers[-1].error_code
     written = [0 for _ in IDS]
     for start in range(0, BATCHES, len(IDS) * PER_TRANSACTION):
@@ -136,7 +138,7 @@ def write_transactions(house: MemoryBroker) -> None:
                 v3_and_below_producer_epoch=begun.producer_epoch,
                 v3_and_below_topics=[AddPartitionsToTxnTopic(name="t", partitions=[0])],
             )
-            (topic,) = house.ask(add, 3).results_by_topic_v3_and_below
+            (topic,) = broker.ask(add, 3).results_by_topic_v3_and_below
             assert not topic.results_by_partition[0].partition_error_code
         for number in range(start, start + len(IDS) * PER_TRANSACTION):
             which = number % len(IDS)
@@ -146,7 +148,7 @@ def write_transactions(house: MemoryBroker) -> None:
                 base_sequence=written[which],
                 is_transactional=True,
             )
-            produce(house, number, builder, IDS[which])
+            produce(broker, number, builder, IDS[which])
             written[which] += 1
         for which, begun in enumerate(producers):
             end = EndTxnRequest(
@@ -155,8 +157,8 @@ def write_transactions(house: MemoryBroker) -> None:
                 producer_epoch=begun.producer_epoch,
                 committed=not which,
             )
-            assert not house.ask(end, 3).error_code
-        house.pass_time(1)  # the markers are written
+            assert not broker.ask(end, 3).error_code
+        broker.pass_time(1)  # the markers are written
 
 
 def copied(files: MemoryFileSystem) -> MemoryFileSystem:
@@ -172,7 +174,7 @@ def path_of(files: MemoryFileSystem, kind: str) -> str | None:
     return f"{directory}/{names[row]}" if names else None
 
 
-def consumed(house: MemoryBroker, isolation: int) -> tuple[list[bytes], bool]:
+def consumed(broker: MemoryBroker, isolation: int) -> tuple[list[bytes], bool]:
     """Values from the log's start on, and whether something told the consumer of damage."""
     found: list[bytes] = []
     offset = 0
@@ -184,7 +186,7 @@ def consumed(house: MemoryBroker, isolation: int) -> tuple[list[bytes], bool]:
             isolation_level=isolation,
             topics=[FetchTopic(topic="t", partitions=[asked])],
         )
-        (answer,) = house.ask(request, 11).responses[0].partitions
+        (answer,) = broker.ask(request, 11).responses[0].partitions
         if answer.error_code:
             return found, True
         aborted = [
@@ -223,17 +225,17 @@ def outcome(kind: str, at: float, is_clean: bool) -> str:
     is_transactional = kind in TRANSACTIONAL
     with capturedLogs() as events:
         try:
-            house = MemoryBroker(files).start()
-            house.pass_time(5)
+            broker = MemoryBroker(files).start()
+            broker.pass_time(5)
         except STARTING_ERRORS as error:
             fatal = str(error)
         else:
-            fatal = "".join(house.fatal)
+            fatal = "".join(broker.fatal)
         if fatal:
             assert "\n" not in fatal and "/data" in fatal, fatal
             return "refused"
-        values, is_told = consumed(house, isolation=int(is_transactional))
-    house.stop()
+        values, is_told = consumed(broker, isolation=int(is_transactional))
+    broker.stop()
     wanted = [value(number) for number in range(0, BATCHES, len(IDS) if is_transactional else 1)]
     if values == wanted:
         return "whole"

@@ -160,12 +160,12 @@ def test_a_start_that_waits_for_long_collects_its_garbage() -> None:
     assert lost() is None
 
 
-def left_by(house: MemoryBroker, work: Any) -> Counter[str]:
+def left_by(broker: MemoryBroker, work: Any) -> Counter[str]:
     """Objects of the broker's own classes that only a collection frees after `work`."""
     gc.collect()
     gc.disable()
     work()
-    house.pass_time(120)
+    broker.pass_time(120)
     gc.set_debug(gc.DEBUG_SAVEALL)
     gc.collect()
     found = Counter(
@@ -179,15 +179,17 @@ def left_by(house: MemoryBroker, work: Any) -> Counter[str]:
     return found
 
 
-def use(house: MemoryBroker) -> None:
+def use(broker: MemoryBroker) -> None:
     """A topic comes, is written and read, its offsets are committed, and it goes; each request
     on a connection of its own.
     """
     made = topics.CreatableTopic(name="t", num_partitions=3, replication_factor=1)
-    house.ask(topics.CreateTopicsRequest(topics=[made], timeout_ms=10_000), 5)
-    house.pass_time(3)
-    data = PartitionProduceData(index=0, records=batch(b"value", timestamp=house.runtime.wall_ms()))
-    produced = house.ask(
+    broker.ask(topics.CreateTopicsRequest(topics=[made], timeout_ms=10_000), 5)
+    broker.pass_time(3)
+    data = PartitionProduceData(
+        index=0, records=batch(b"value", timestamp=broker.runtime.wall_ms())
+    )
+    produced = broker.ask(
         ProduceRequest(
             acks=-1, timeout_ms=1000, topic_data=[TopicProduceData(name="t", partition_data=[data])]
         ),
@@ -195,7 +197,7 @@ def use(house: MemoryBroker) -> None:
     )
     assert produced.responses[0].partition_responses[0].error_code == 0
     for offset in (0, 1):  # there, and waited for
-        house.ask(
+        broker.ask(
             FetchRequest(
                 max_wait_ms=500,
                 min_bytes=1,
@@ -214,14 +216,14 @@ def use(house: MemoryBroker) -> None:
             11,
         )
     committed = offsets.OffsetCommitRequestPartition(partition_index=0, committed_offset=1)
-    house.ask(
+    broker.ask(
         offsets.OffsetCommitRequest(
             group_id="g",
             topics=[offsets.OffsetCommitRequestTopic(name="t", partitions=[committed])],
         ),
         7,
     )
-    house.ask(topics.DeleteTopicsRequest(topic_names=["t"], timeout_ms=10_000), 5)
+    broker.ask(topics.DeleteTopicsRequest(topic_names=["t"], timeout_ms=10_000), 5)
 
 
 def test_what_ends_leaves_no_cycles() -> None:
@@ -229,11 +231,11 @@ def test_what_ends_leaves_no_cycles() -> None:
     frozen, a cycle of theirs would stay for ever.
     """
     others = gc.get_objects()  # held to the end: brokers of other tests are none of this one's
-    house = MemoryBroker(offsets_topic_num_partitions="1").start()
-    house.ask(offsets.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4)
-    house.pass_time(2)
-    use(house)  # what is made once and stays
-    house.pass_time(120)
-    assert not left_by(house, lambda: use(house))
-    house.stop()
+    broker = MemoryBroker(offsets_topic_num_partitions="1").start()
+    broker.ask(offsets.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4)
+    broker.pass_time(2)
+    use(broker)  # what is made once and stays
+    broker.pass_time(120)
+    assert not left_by(broker, lambda: use(broker))
+    broker.stop()
     del others

@@ -34,40 +34,44 @@ from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequ
 BROKER = 4
 TOPIC_ROWS = {name: row for row in TOPIC_SETTINGS.values() for name, _ in row.broker}
 OTHERS: dict[str, Callable[[MemoryBroker], Any]] = {
-    "cordoned.log.dirs": lambda house: tuple(house.broker.log_manager.config.cordoned_directories),
-    "follower.replication.throttled.rate": lambda house: (
-        house.broker.role.replica_manager.follower_quota._bound()
+    "cordoned.log.dirs": lambda broker: tuple(
+        broker.broker.log_manager.config.cordoned_directories
     ),
-    "leader.replication.throttled.rate": lambda house: (
-        house.broker.role.replica_manager.leader_quota._bound()
+    "follower.replication.throttled.rate": lambda broker: (
+        broker.broker.role.replica_manager.follower_quota._bound()
     ),
-    "group.consumer.assignment.interval.ms": lambda house: (
-        house.broker.role.groups.context.settings.consumer.defaults.assignment_interval_ms
+    "leader.replication.throttled.rate": lambda broker: (
+        broker.broker.role.replica_manager.leader_quota._bound()
     ),
-    "log.cleaner.backoff.ms": lambda house: cleaner_config(house, "backoff.ms"),
-    "log.cleaner.dedupe.buffer.size": lambda house: cleaner_config(house, "dedupe.buffer.size"),
-    "log.cleaner.io.buffer.load.factor": lambda house: cleaner_config(
-        house, "io.buffer.load.factor"
+    "group.consumer.assignment.interval.ms": lambda broker: (
+        broker.broker.role.groups.context.settings.consumer.defaults.assignment_interval_ms
     ),
-    "log.cleaner.io.max.bytes.per.second": lambda house: cleaner_config(
-        house, "io.max.bytes.per.second"
+    "log.cleaner.backoff.ms": lambda broker: cleaner_config(broker, "backoff.ms"),
+    "log.cleaner.dedupe.buffer.size": lambda broker: cleaner_config(broker, "dedupe.buffer.size"),
+    "log.cleaner.io.buffer.load.factor": lambda broker: cleaner_config(
+        broker, "io.buffer.load.factor"
     ),
-    "log.cleaner.threads": lambda house: cleaner_config(house, "threads"),
-    "max.connection.creation.rate": lambda house: house.broker.sockets.counts.rates.limit,
-    "max.connections": lambda house: house.broker.sockets.counts.maximum,
-    "max.connections.per.ip": lambda house: house.broker.sockets.counts.maximum_per_host,
-    "max.connections.per.ip.overrides": lambda house: ",".join(
-        f"{address}:{count}" for address, count in house.broker.sockets.counts.overrides.items()
+    "log.cleaner.io.max.bytes.per.second": lambda broker: cleaner_config(
+        broker, "io.max.bytes.per.second"
     ),
-    "num.replica.fetchers": lambda house: house.broker.role.fetchers.count,
-    "producer.id.expiration.ms": lambda house: log_config(house).producer_id_expiration_ms,
-    "replica.alter.log.dirs.io.max.bytes.per.second": lambda house: (
-        house.broker.role.replica_manager.moves.throttle._rate()
+    "log.cleaner.threads": lambda broker: cleaner_config(broker, "threads"),
+    "max.connection.creation.rate": lambda broker: broker.broker.sockets.counts.rates.limit,
+    "max.connections": lambda broker: broker.broker.sockets.counts.maximum,
+    "max.connections.per.ip": lambda broker: broker.broker.sockets.counts.maximum_per_host,
+    "max.connections.per.ip.overrides": lambda broker: ",".join(
+        f"{address}:{count}" for address, count in broker.broker.sockets.counts.overrides.items()
     ),
-    "replog.log.dir.free.warn.bytes": lambda house: house.broker.log_manager.free_space.limit,
-    "replog.refuse.unclean.truncation": lambda house: house.broker.role.fetchers._refuses_unclean(),
+    "num.replica.fetchers": lambda broker: broker.broker.role.fetchers.count,
+    "producer.id.expiration.ms": lambda broker: log_config(broker).producer_id_expiration_ms,
+    "replica.alter.log.dirs.io.max.bytes.per.second": lambda broker: (
+        broker.broker.role.replica_manager.moves.throttle._rate()
+    ),
+    "replog.log.dir.free.warn.bytes": lambda broker: broker.broker.log_manager.free_space.limit,
+    "replog.refuse.unclean.truncation": lambda broker: (
+        broker.broker.role.fetchers._refuses_unclean()
+    ),
     # What a Produce reads.
-    "transaction.partition.verification.enable": lambda house: house.broker.parts.config.boolean(
+    "transaction.partition.verification.enable": lambda broker: broker.broker.parts.config.boolean(
         "transaction.partition.verification.enable"
     ),
 }
@@ -170,20 +174,20 @@ AT_EACH_USE = frozenset(
 )
 
 
-def log_config(house: MemoryBroker) -> Any:
-    return house.broker.log_manager.logs[TopicPartition("t", 0)].config
+def log_config(broker: MemoryBroker) -> Any:
+    return broker.broker.log_manager.logs[TopicPartition("t", 0)].config
 
 
-def cleaner_config(house: MemoryBroker, name: str) -> Any:
+def cleaner_config(broker: MemoryBroker, name: str) -> Any:
     """What the cleaner reads before each round."""
-    return house.broker.log_manager.cleaner._config[f"log.cleaner.{name}"]
+    return broker.broker.log_manager.cleaner._config[f"log.cleaner.{name}"]
 
 
-def obeyed(house: MemoryBroker, name: str) -> Any:
+def obeyed(broker: MemoryBroker, name: str) -> Any:
     """What is in force where the setting is obeyed: for one that topics inherit, in a log."""
     if name in OTHERS:
-        return OTHERS[name](house)
-    value = getattr(log_config(house), TOPIC_ROWS[name].name.replace(".", "_"))
+        return OTHERS[name](broker)
+    value = getattr(log_config(broker), TOPIC_ROWS[name].name.replace(".", "_"))
     return tuple(sorted(value)) if isinstance(value, frozenset) else value
 
 
@@ -205,19 +209,19 @@ def another(row: Setting, before: Any) -> Any:
     return wanted if wanted != before else wanted + 1
 
 
-def alter(house: MemoryBroker, name: str, value: Any) -> None:
+def alter(broker: MemoryBroker, name: str, value: Any) -> None:
     text = ",".join(value) if isinstance(value, tuple) else str(value).lower()
     if isinstance(value, str):
         text = value
     config = AlterableConfig(name=name, config_operation=0, value=text)
     resource = AlterConfigsResource(resource_type=BROKER, resource_name="", configs=[config])
-    answer = house.ask(IncrementalAlterConfigsRequest(resources=[resource]), 1)
+    answer = broker.ask(IncrementalAlterConfigsRequest(resources=[resource]), 1)
     assert answer.responses[0].error_code == 0, answer
-    house.pass_time(1)
+    broker.pass_time(1)
 
 
 @pytest.fixture(scope="module")
-def house() -> MemoryBroker:
+def broker() -> MemoryBroker:
     made = MemoryBroker().start()
     topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
     made.ask(CreateTopicsRequest(topics=[topic], timeout_ms=1000), 7)
@@ -229,12 +233,12 @@ def house() -> MemoryBroker:
 @pytest.mark.parametrize(
     "name", sorted(LIVE_BROKER_SETTINGS - LISTENER_SETTINGS - PER_BROKER_SETTINGS)
 )
-def test_a_live_setting_reaches_what_obeys_it(house: MemoryBroker, name: str) -> None:
-    row, before = BROKER_SETTINGS[name], obeyed(house, name)
+def test_a_live_setting_reaches_what_obeys_it(broker: MemoryBroker, name: str) -> None:
+    row, before = BROKER_SETTINGS[name], obeyed(broker, name)
     wanted = another(row, before)
-    alter(house, name, wanted)
-    assert house.broker.config[name] == wanted
-    assert obeyed(house, name) == wanted != before
+    alter(broker, name, wanted)
+    assert broker.broker.config[name] == wanted
+    assert obeyed(broker, name) == wanted != before
 
 
 def test_what_reads_a_live_setting_at_its_beginning_has_a_test_of_a_change() -> None:
@@ -245,17 +249,17 @@ def test_what_reads_a_live_setting_at_its_beginning_has_a_test_of_a_change() -> 
         assert f"\ndef {name}(" in (Path(__file__).parent / file).read_text()
 
 
-def test_a_change_ends_the_pause_of_the_cleaner(house: MemoryBroker) -> None:
+def test_a_change_ends_the_pause_of_the_cleaner(broker: MemoryBroker) -> None:
     """It was an hour's, set by mistake: it is not waited for."""
-    alter(house, "log.cleaner.backoff.ms", 3_600_000)
-    alter(house, "log.cleaner.backoff.ms", 300)
-    looked_ms = house.broker.log_manager.cleaner.looked_ms
-    house.pass_time(0.3)
-    assert house.broker.log_manager.cleaner.looked_ms > looked_ms
+    alter(broker, "log.cleaner.backoff.ms", 3_600_000)
+    alter(broker, "log.cleaner.backoff.ms", 300)
+    looked_ms = broker.broker.log_manager.cleaner.looked_ms
+    broker.pass_time(0.3)
+    assert broker.broker.log_manager.cleaner.looked_ms > looked_ms
 
 
-def test_all_parts_hold_the_one_live_configuration(house: MemoryBroker) -> None:
+def test_all_parts_hold_the_one_live_configuration(broker: MemoryBroker) -> None:
     """Nobody keeps a copy that a change would not reach."""
-    live = house.broker.config
-    assert house.broker.parts.config is house.broker.log_manager.config is live
-    assert house.broker.role.replica_manager.config is live
+    live = broker.broker.config
+    assert broker.broker.parts.config is broker.broker.log_manager.config is live
+    assert broker.broker.role.replica_manager.config is live

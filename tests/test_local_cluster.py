@@ -121,12 +121,12 @@ def test_how_topics_get_three_replicas_is_said() -> None:
 
 
 def three_brokers(
-    house: MemoryBroker, worlds: dict[int, MemoryBroker], loop: Loop, *more: str
+    broker: MemoryBroker, worlds: dict[int, MemoryBroker], loop: Loop, *more: str
 ) -> LocalCluster:
     """Started; the directory of each is in files of its own."""
 
     def world(config: BrokerConfig) -> Runtime:
-        made = worlds[config.node_id] = MemoryBroker(world=house)
+        made = worlds[config.node_id] = MemoryBroker(world=broker)
         made.runtime.random = Random(config.node_id)
         return made.runtime
 
@@ -135,15 +135,15 @@ def three_brokers(
     run_file = more[0] if more else None
     cluster = LocalCluster(configs(*options), world, reactor=loop, run_file=run_file)
     cluster.startService()
-    house.run(cluster._starting)
+    broker.run(cluster._starting)
     return cluster
 
 
-def make_topic(house: MemoryBroker, name: str, port: int) -> None:
+def make_topic(broker: MemoryBroker, name: str, port: int) -> None:
     topic = CreatableTopic(name=name, num_partitions=6, replication_factor=3)
-    made = house.ask(CreateTopicsRequest(topics=[topic], timeout_ms=1000), 5, port)
+    made = broker.ask(CreateTopicsRequest(topics=[topic], timeout_ms=1000), 5, port)
     assert made.topics[0].error_code == 0
-    house.pass_time(5)
+    broker.pass_time(5)
 
 
 def fail_disk(cluster: LocalCluster, node_id: int) -> None:
@@ -151,9 +151,9 @@ def fail_disk(cluster: LocalCluster, node_id: int) -> None:
     directories.fail(f"/data/broker-{node_id}", OSError(EIO, "Input/output error"))
 
 
-def leaders(house: MemoryBroker, topic: str, port: int) -> set[int]:
+def leaders(broker: MemoryBroker, topic: str, port: int) -> set[int]:
     asked = MetadataRequest(topics=[MetadataRequestTopic(name=topic)])
-    (found,) = house.ask(asked, 8, port).topics
+    (found,) = broker.ask(asked, 8, port).topics
     return {each.leader_id for each in found.partitions}
 
 
@@ -164,91 +164,91 @@ def stop_lines(told: list[LogEvent]) -> list[str]:
 
 def test_a_broker_whose_disk_fails_ends_alone(tmp_path: Path) -> None:
     """The two others take its leaderships and serve on; one line names it, the run file no more."""
-    house, loop, path = MemoryBroker(), Loop(), tmp_path / "run.json"
-    cluster = three_brokers(house, {}, loop, str(path))
-    make_topic(house, "t", 9092)
-    assert leaders(house, "t", 9092) == {1, 2, 3}
+    broker, loop, path = MemoryBroker(), Loop(), tmp_path / "run.json"
+    cluster = three_brokers(broker, {}, loop, str(path))
+    make_topic(broker, "t", 9092)
+    assert leaders(broker, "t", 9092) == {1, 2, 3}
     with capturedLogs() as told:
         fail_disk(cluster, 2)
-        house.pass_time(5)
+        broker.pass_time(5)
     (line,) = stop_lines(told)
     assert line == (
         "replog node 2 stops: all log directories are offline: [Errno 5] Input/output error; "
         "nodes 1, 3 are left"
     )
-    assert loop.stops == 0 and ("127.0.0.1", 9093) not in house.network.ports
-    assert leaders(house, "t", 9094) == {1, 3}
+    assert loop.stops == 0 and ("127.0.0.1", 9093) not in broker.network.ports
+    assert leaders(broker, "t", 9094) == {1, 3}
     told_file = json.loads(path.read_text())
     assert sorted(told_file["brokers"]) == ["1", "3"]
     assert told_file["bootstrap"] == "127.0.0.1:9092,127.0.0.1:9094"
     with capturedLogs() as told:
-        house.run(cluster.stopService())
+        broker.run(cluster.stopService())
     assert [event for event in told if event.get("log_failure")] == []
     assert loop.stops == 0
 
 
 def test_the_controller_outlives_the_broker_beside_it() -> None:
     """Node 1 ends as a broker; topics are still created, on the brokers that are left."""
-    house, loop = MemoryBroker(), Loop()
-    cluster = three_brokers(house, {}, loop)
+    broker, loop = MemoryBroker(), Loop()
+    cluster = three_brokers(broker, {}, loop)
     with capturedLogs() as told:
         fail_disk(cluster, 1)
-        house.pass_time(5)
+        broker.pass_time(5)
     (line,) = stop_lines(told)
     assert line.startswith("replog node 1 stops, its controller goes on: ")
     assert line.endswith("; nodes 2, 3 are left")
-    assert loop.stops == 0 and ("127.0.0.1", 9092) not in house.network.ports
+    assert loop.stops == 0 and ("127.0.0.1", 9092) not in broker.network.ports
     topic = CreatableTopic(name="later", num_partitions=6, replication_factor=2)
-    made = house.ask(CreateTopicsRequest(topics=[topic], timeout_ms=1000), 5, 9093)
+    made = broker.ask(CreateTopicsRequest(topics=[topic], timeout_ms=1000), 5, 9093)
     assert made.topics[0].error_code == 0
-    house.pass_time(5)
-    assert leaders(house, "later", 9094) == {2, 3}
-    house.run(cluster.stopService())
+    broker.pass_time(5)
+    assert leaders(broker, "later", 9094) == {2, 3}
+    broker.run(cluster.stopService())
 
 
 def test_the_process_ends_with_the_last_broker() -> None:
     """One line says so, whether or not the controller's disk works."""
-    house, loop = MemoryBroker(), Loop()
-    cluster = three_brokers(house, {}, loop)
+    broker, loop = MemoryBroker(), Loop()
+    cluster = three_brokers(broker, {}, loop)
     with capturedLogs() as told:
         for node_id in (2, 1, 3):
             assert loop.stops == 0
             fail_disk(cluster, node_id)
-            house.pass_time(5)
+            broker.pass_time(5)
     assert loop.stops == 1
     assert "no broker is left, node 3 is the last: all log directories" in stop_lines(told)[-1]
-    house.run(cluster.stopService())
+    broker.run(cluster.stopService())
 
 
 def test_all_end_with_the_controllers_disk() -> None:
     """No leader could be elected any more."""
-    house, loop = MemoryBroker(), Loop()
-    cluster = three_brokers(house, {}, loop)
+    broker, loop = MemoryBroker(), Loop()
+    cluster = three_brokers(broker, {}, loop)
     controller = cluster.brokers[0]._controller
     assert controller is not None
     with capturedLogs() as told:
         controller.log.log.fail(OSError(EIO, "Input/output error"))
-        house.pass_time(1)
+        broker.pass_time(1)
     (line,) = stop_lines(told)
     assert line.startswith("replog nodes 1 to 3 stops: the metadata log failed: ")
     assert loop.stops == 1
-    house.run(cluster.stopService())
+    broker.run(cluster.stopService())
 
 
 def test_all_leave_side_by_side() -> None:
     """RL 8.2, 3.6, 1.12: nobody waits for a node that leaves too, not one heartbeat; every
     directory is marked clean, with its high watermarks.
     """
-    house = MemoryBroker()
+    world = MemoryBroker()
     worlds: dict[int, MemoryBroker] = {}
     with capturedLogs() as told:
-        cluster = three_brokers(house, worlds, Loop())
+        cluster = three_brokers(world, worlds, Loop())
     assert [formatEvent(event) for event in told][-1] == replication_hint(cluster.config, 3)
-    make_topic(house, "t", 9092)
+    make_topic(world, "t", 9092)
     assert all(len(broker.log_manager.logs) == 6 for broker in cluster.brokers)
-    before = house.clock.seconds()
-    house.run(cluster.stopService())
-    assert house.clock.seconds() - before < 1
+    before = world.clock.seconds()
+    world.run(cluster.stopService())
+    assert world.clock.seconds() - before < 1
     for node_id, each in worlds.items():
         found = set(each.files.listdir(f"/data/broker-{node_id}"))
         assert {".kafka_cleanshutdown", "replication-offset-checkpoint"} <= found

@@ -126,9 +126,9 @@ def pair() -> Pair:
     return Pair()
 
 
-def stopped_by(house: MemoryBroker, *words: str) -> str:
+def stopped_by(broker: MemoryBroker, *words: str) -> str:
     """The one line with which a broker stops."""
-    (line,) = house.fatal
+    (line,) = broker.fatal
     assert "\n" not in line and all(word in line for word in words), line
     return line
 
@@ -374,17 +374,17 @@ def folders(pair: Pair) -> list[str]:
     return [name for name in pair.broker.files.listdir("/data") if name.startswith("precious")]
 
 
-def delete_through(house: MemoryBroker, port: int = 9092, again: bool = False) -> None:
+def delete_through(broker: MemoryBroker, port: int = 9092, again: bool = False) -> None:
     """`again`: and makes a topic of that name."""
-    answer = house.ask(DeleteTopicsRequest(topic_names=["precious"], timeout_ms=1000), 4, port)
+    answer = broker.ask(DeleteTopicsRequest(topic_names=["precious"], timeout_ms=1000), 4, port)
     assert answer.responses[0].error_code == 0
     if again:
         topic = CreatableTopic(
             name="precious", num_partitions=-1, replication_factor=-1, assignments=[ON_BOTH]
         )
-        answer = house.ask(CreateTopicsRequest(topics=[topic], timeout_ms=1000), 7, port)
+        answer = broker.ask(CreateTopicsRequest(topics=[topic], timeout_ms=1000), 7, port)
         assert answer.topics[0].error_code == 0
-    house.pass_time(1)
+    broker.pass_time(1)
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -615,15 +615,15 @@ def test_metadata_without_a_cluster_id_founds_no_other_cluster(pair: Pair, role:
     """
     cluster_id = pair.controller.broker.cluster_id
     pair.broker.stop()
-    house = pair.broker
+    broker = pair.broker
     if role == "controller":
         pair.controller.stop()
-        house = pair.controller
-    house.files.remove("/data/meta.properties")
-    before = set(house.files.nodes)
+        broker = pair.controller
+    broker.files.remove("/data/meta.properties")
+    before = set(broker.files.nodes)
     with pytest.raises(LogDirMismatch, match=r"/data/meta.properties.*is missing.*--cluster-id"):
         pair.new_controller() if role == "controller" else pair.restart_broker()
-    assert set(house.files.nodes) == before
+    assert set(broker.files.nodes) == before
     if role == "controller":
         pair.new_controller(cluster_id=cluster_id)
     more = {"cluster_id": cluster_id} if role == "broker" else {}
@@ -635,9 +635,9 @@ def test_metadata_without_a_cluster_id_founds_no_other_cluster(pair: Pair, role:
 @pytest.mark.parametrize("role", ["controller", "broker"])
 def test_a_flipped_bit_that_empties_the_cluster_id(pair: Pair, role: str) -> None:
     """No other setting is named for it, no other cluster is joined; the remedy works."""
-    house = getattr(pair, role)
-    house.stop()
-    data = house.files.nodes["/data/meta.properties"].data
+    broker = getattr(pair, role)
+    broker.stop()
+    data = broker.files.nodes["/data/meta.properties"].data
     at = data.index(b"cluster.id=") + len(b"cluster.id=")
     first = bytes(data[at : at + 1])
     data[at : at + 1] = b"\n"  # of a J, one flipped bit
@@ -769,8 +769,8 @@ def test_a_copy_that_is_not_written_any_more_forgets_nothing() -> None:
     )
     node.pass_time(20)
     left = disk.after_kill()
-    for house in (node, controller):
-        house.stop()
+    for broker in (node, controller):
+        broker.stop()
     controller = memory_controller(world=node, files=older).start()
     again = memory_broker(controller, files=left, metadata_log_dir="/meta")
     ensureDeferred(again.broker.start()).addErrback(lambda failure: None)

@@ -34,25 +34,25 @@ BROKEN, WHOLE = TopicPartition("broken", 0), TopicPartition("whole", 0)
 LARGE = 400_000
 
 
-def produce(house: MemoryBroker, topic: str) -> int:
+def produce(broker: MemoryBroker, topic: str) -> int:
     batch = BatchBuilder()
-    batch.append(house.runtime.wall_ms(), b"k", bytes(LARGE))
+    batch.append(broker.runtime.wall_ms(), b"k", bytes(LARGE))
     data = PartitionProduceData(index=0, records=batch.build())
     request = ProduceRequest(
         acks=-1, timeout_ms=1000, topic_data=[TopicProduceData(name=topic, partition_data=[data])]
     )
-    return int(house.ask(request, 12).responses[0].partition_responses[0].error_code)
+    return int(broker.ask(request, 12).responses[0].partition_responses[0].error_code)
 
 
-def fetch(house: MemoryBroker, topic: str, offset: int) -> int:
+def fetch(broker: MemoryBroker, topic: str, offset: int) -> int:
     partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
     topics = [FetchTopic(topic=topic, partitions=[partition])]
     request = FetchRequest(max_wait_ms=0, min_bytes=1, topics=topics)
-    return int(house.ask(request, 12).responses[0].partitions[0].error_code)
+    return int(broker.ask(request, 12).responses[0].partitions[0].error_code)
 
 
 @pytest.fixture
-def house() -> Iterator[MemoryBroker]:
+def broker() -> Iterator[MemoryBroker]:
     """Two topics of some segments each."""
     made = MemoryBroker(**{"log.cleaner.backoff.ms": "1000"}).start()
     size = CreatableTopicConfig(name="segment.bytes", value=str(1 << 20))
@@ -74,30 +74,30 @@ def house() -> Iterator[MemoryBroker]:
     made.stop()
 
 
-def log(house: MemoryBroker, name: TopicPartition) -> Any:
-    return house.broker.log_manager.logs[name]
+def log(broker: MemoryBroker, name: TopicPartition) -> Any:
+    return broker.broker.log_manager.logs[name]
 
 
-def broken(house: MemoryBroker) -> Any:
-    return house.broker.role.replica_manager.partitions[BROKEN]
+def broken(broker: MemoryBroker) -> Any:
+    return broker.broker.role.replica_manager.partitions[BROKEN]
 
 
-def close_segments(house: MemoryBroker) -> None:
+def close_segments(broker: MemoryBroker) -> None:
     """As other logs do that need the descriptors: the next read opens the file by its name."""
     for name in (BROKEN, WHOLE):
-        for segment in log(house, name).segments:
-            if segment is not log(house, name).segments.active:
+        for segment in log(broker, name).segments:
+            if segment is not log(broker, name).segments.active:
                 segment.close()
 
 
-def only_broken_failed(house: MemoryBroker, events: Any) -> str:
+def only_broken_failed(broker: MemoryBroker, events: Any) -> str:
     """The line about it."""
-    house.pass_time(1)
-    assert house.fatal == []
-    assert produce(house, "broken") == ErrorCode.KAFKA_STORAGE_ERROR
-    assert produce(house, "whole") == 0 and fetch(house, "whole", 0) == 0
+    broker.pass_time(1)
+    assert broker.fatal == []
+    assert produce(broker, "broken") == ErrorCode.KAFKA_STORAGE_ERROR
+    assert produce(broker, "whole") == 0 and fetch(broker, "whole", 0) == 0
     assert (
-        broken(house).offline and not house.broker.log_manager.directories.by_path["/data"].failed
+        broken(broker).offline and not broker.broker.log_manager.directories.by_path["/data"].failed
     )
     lines = [
         event["log_format"].format(**event)
@@ -108,90 +108,91 @@ def only_broken_failed(house: MemoryBroker, events: Any) -> str:
     return lines[0]
 
 
-def test_a_missing_segment_is_its_partitions_alone(house: MemoryBroker) -> None:
-    close_segments(house)
-    house.files.remove("/data/broken-0/00000000000000000000.log")
+def test_a_missing_segment_is_its_partitions_alone(broker: MemoryBroker) -> None:
+    close_segments(broker)
+    broker.files.remove("/data/broken-0/00000000000000000000.log")
     with capturedLogs() as events:
-        assert fetch(house, "broken", 0) == ErrorCode.KAFKA_STORAGE_ERROR
-        line = only_broken_failed(house, events)
+        assert fetch(broker, "broken", 0) == ErrorCode.KAFKA_STORAGE_ERROR
+        line = only_broken_failed(broker, events)
     assert "put the file back" in line
     assert (
-        "put the file back" in house.broker.role.replica_manager.partitions[BROKEN].offline_because
+        "put the file back" in broker.broker.role.replica_manager.partitions[BROKEN].offline_because
     )
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.ENOTDIR, errno.EISDIR, errno.EPERM])
 def test_so_is_a_file_that_may_not_be_opened(
-    house: MemoryBroker, number: int, monkeypatch: pytest.MonkeyPatch
+    broker: MemoryBroker, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    close_segments(house)
-    opened = house.files.open
+    close_segments(broker)
+    opened = broker.files.open
 
     def refused(path: str, *more: Any, **options: Any) -> Any:
         if path.startswith("/data/broken-0/0"):
             raise OSError(number, "no", path)
         return opened(path, *more, **options)
 
-    monkeypatch.setattr(house.files, "open", refused)
+    monkeypatch.setattr(broker.files, "open", refused)
     with capturedLogs() as events:
-        assert fetch(house, "broken", 0) == ErrorCode.KAFKA_STORAGE_ERROR
-        only_broken_failed(house, events)
+        assert fetch(broker, "broken", 0) == ErrorCode.KAFKA_STORAGE_ERROR
+        only_broken_failed(broker, events)
 
 
 def test_a_disk_error_is_the_directorys(
-    house: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    close_segments(house)
+    close_segments(broker)
 
     def failing(path: str, *more: Any, **options: Any) -> Any:
         raise OSError(errno.EIO, "no", path)
 
-    monkeypatch.setattr(house.files, "open", failing)
-    assert fetch(house, "broken", 0) == ErrorCode.KAFKA_STORAGE_ERROR
-    house.pass_time(1)
-    assert house.broker.log_manager.directories.by_path["/data"].failed is not None
-    assert "all log directories are offline" in house.fatal[0]
+    monkeypatch.setattr(broker.files, "open", failing)
+    assert fetch(broker, "broken", 0) == ErrorCode.KAFKA_STORAGE_ERROR
+    broker.pass_time(1)
+    assert broker.broker.log_manager.directories.by_path["/data"].failed is not None
+    assert "all log directories are offline" in broker.fatal[0]
 
 
-def test_a_directory_that_is_gone_as_a_whole_is_offline(house: MemoryBroker) -> None:
-    close_segments(house)
-    house.files.remove("/data/broken-0/00000000000000000000.log")
-    house.files.remove("/data/meta.properties")
-    assert fetch(house, "broken", 0) == ErrorCode.KAFKA_STORAGE_ERROR
-    house.pass_time(1)
-    assert house.broker.log_manager.directories.by_path["/data"].failed is not None
+def test_a_directory_that_is_gone_as_a_whole_is_offline(broker: MemoryBroker) -> None:
+    close_segments(broker)
+    broker.files.remove("/data/broken-0/00000000000000000000.log")
+    broker.files.remove("/data/meta.properties")
+    assert fetch(broker, "broken", 0) == ErrorCode.KAFKA_STORAGE_ERROR
+    broker.pass_time(1)
+    assert broker.broker.log_manager.directories.by_path["/data"].failed is not None
 
 
-def test_the_topic_of_a_failed_log_can_be_deleted_and_made_again(house: MemoryBroker) -> None:
-    close_segments(house)
-    house.files.remove("/data/broken-0/00000000000000000000.log")
-    fetch(house, "broken", 0)
-    house.pass_time(1)
+def test_the_topic_of_a_failed_log_can_be_deleted_and_made_again(broker: MemoryBroker) -> None:
+    close_segments(broker)
+    broker.files.remove("/data/broken-0/00000000000000000000.log")
+    fetch(broker, "broken", 0)
+    broker.pass_time(1)
     request = DeleteTopicsRequest(topics=[DeleteTopicState(name="broken")], timeout_ms=1000)
-    assert house.ask(request, 6).responses[0].error_code == 0
-    house.pass_time(1)
-    assert not house.files.exists("/data/broken-0")
+    assert broker.ask(request, 6).responses[0].error_code == 0
+    broker.pass_time(1)
+    assert not broker.files.exists("/data/broken-0")
     topic = CreatableTopic(name="broken", num_partitions=1, replication_factor=1)
     assert (
-        house.ask(CreateTopicsRequest(topics=[topic], timeout_ms=1000), 7).topics[0].error_code == 0
+        broker.ask(CreateTopicsRequest(topics=[topic], timeout_ms=1000), 7).topics[0].error_code
+        == 0
     )
-    house.pass_time(1)
-    assert produce(house, "broken") == 0
+    broker.pass_time(1)
+    assert produce(broker, "broken") == 0
 
 
-def test_the_cleaner_tells_of_a_missing_segment(house: MemoryBroker) -> None:
-    house.files.remove("/data/broken-0/00000000000000000000.log")
-    close_segments(house)
-    cleaner = house.broker.log_manager.cleaner
-    live = house.broker.log_manager
+def test_the_cleaner_tells_of_a_missing_segment(broker: MemoryBroker) -> None:
+    broker.files.remove("/data/broken-0/00000000000000000000.log")
+    close_segments(broker)
+    cleaner = broker.broker.log_manager.cleaner
+    live = broker.broker.log_manager
     with capturedLogs() as events:
         for name in (BROKEN, WHOLE):
-            log(house, name).config = replace(
-                log(house, name).config,
+            log(broker, name).config = replace(
+                log(broker, name).config,
                 cleanup_policy=frozenset({"compact"}),
                 min_cleanable_dirty_ratio=0.0,
             )
         cleaner.look()
-        house.pass_time(30)
-        only_broken_failed(house, events)
+        broker.pass_time(30)
+        only_broken_failed(broker, events)
     assert live.directories.by_path["/data"].cleaner_offsets.get(WHOLE)

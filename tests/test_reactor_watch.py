@@ -227,12 +227,12 @@ def test_usage_tells_work_from_sleep() -> None:
 
 
 def test_names() -> None:
-    house = MemoryBroker()
-    task = PeriodicTask(house.clock, lambda: None, "retention")
+    broker = MemoryBroker()
+    task = PeriodicTask(broker.clock, lambda: None, "retention")
     loop = LoopingCall(task._run)
     assert name_of(loop) == name_of(partial(loop)) == name_of(task._run) == "retention"
     assert name_of("text") == "text"
-    assert name_of(house.stop) == "MemoryBroker.stop"
+    assert name_of(broker.stop) == "MemoryBroker.stop"
     assert name_of(None) == "something unmarked"
     assert "work" in name_of(Machine().work)
 
@@ -243,12 +243,12 @@ def test_names() -> None:
 
 
 def test_a_request_is_marked_by_its_api() -> None:
-    house = MemoryBroker().start()
-    house.ask(ApiVersionsRequest(client_software_name="x", client_software_version="1"), 3)
-    marked = house.runtime.marks.what
+    broker = MemoryBroker().start()
+    broker.ask(ApiVersionsRequest(client_software_name="x", client_software_version="1"), 3)
+    marked = broker.runtime.marks.what
     if isinstance(marked, BoundRoute):  # nothing else ran since
         assert name_of(marked) == "ApiVersions v3"
-    house.stop()
+    broker.stop()
 
 
 def test_the_numbers_are_in_the_metrics() -> None:

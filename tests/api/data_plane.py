@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from twisted.internet.defer import Deferred
 
-from tests.net.echo import House, framed
+from tests.net.echo import MemoryListener, framed
 from tests.replication.fixtures import Fixture
 from twisted_broker.api.context import BrokerParts, ListenerName, RequestContext
 from twisted_broker.api.dispatch import Dispatcher
@@ -52,8 +52,8 @@ class Wire:
     def __init__(self, api: Api) -> None:
         self._api, self._dispatcher = api, Dispatcher(api.parts, api.listener)
         self._buffers: list[bytearray] = []
-        self.house = House(self._dispatch, request_bytes=1 << 20)
-        self.client = self.house.client()
+        self.broker = MemoryListener(self._dispatch, request_bytes=1 << 20)
+        self.client = self.broker.client()
 
     def _dispatch(self, connection, frame):
         self._buffers.append(frame.obj)
@@ -68,14 +68,14 @@ class Wire:
         self.run()
 
     def run(self) -> None:
-        self.house.run()
+        self.broker.run()
         for _ in range(100):  # turns of a request that is served in slices
             self._api.fixture.advance(0.001)
-            self.house.run()
+            self.broker.run()
 
     def check_nothing_held(self) -> None:
         """Of the one request that came."""
-        assert self.house.factory.request_bytes.used == 0
+        assert self.broker.factory.request_bytes.used == 0
         (buffer,) = self._buffers
         buffer.append(0)  # BufferError where a view of it is alive
 

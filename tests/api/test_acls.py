@@ -26,7 +26,7 @@ CLUSTER, DENY = 4, 2
 REFUSED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
-def house(files: Any = None, **settings: str) -> MemoryBroker:
+def started(files: Any = None, **settings: str) -> MemoryBroker:
     """Everybody may do what no ACL names."""
     named = {"authorizer_class_name": AUTHORIZER, "allow_everyone_if_no_acl_found": "true"}
     return MemoryBroker(files, **(named | settings)).start()
@@ -62,7 +62,7 @@ def test_acls_are_obeyed_at_once_and_after_a_restart(lines: list[str]) -> None:
     """The controller decides for the client that the broker names; an audit line for each change
     and each denial.
     """
-    broker = house()
+    broker = started()
     denied = creation(operation=int(Operation.CREATE), permission_type=DENY)
     general = creation(
         "kafka-cluster",
@@ -82,7 +82,7 @@ def test_acls_are_obeyed_at_once_and_after_a_restart(lines: list[str]) -> None:
     refused = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     assert codes_of_topics(broker, "t", "v") == [0, refused]
     broker.stop()
-    again = house(broker.files)
+    again = started(broker.files)
     assert len(described(again).resources) == 2
     assert codes_of_topics(again, "t") == [refused]
     lines.clear()
@@ -98,7 +98,7 @@ def test_acls_are_obeyed_at_once_and_after_a_restart(lines: list[str]) -> None:
 
 def test_who_may_see_and_change_acls(lines: list[str]) -> None:
     """DESCRIBE and ALTER on the cluster; super users always."""
-    broker = house()
+    broker = started()
     shut = creation(
         "kafka-cluster",
         resource_type=CLUSTER,
@@ -124,7 +124,7 @@ def test_who_may_see_and_change_acls(lines: list[str]) -> None:
     assert len(lines) == 6 and all(line.startswith("audit denied") for line in lines)
     assert "api=DescribeAcls operation=DESCRIBE resource=CLUSTER count=1" in lines[0]
     broker.stop()
-    rooted = house(broker.files, super_users="User:root;User:ANONYMOUS")
+    rooted = started(broker.files, super_users="User:root;User:ANONYMOUS")
     assert len(described(rooted).resources) == 1
     rooted.stop()
 
@@ -143,7 +143,7 @@ def test_without_an_authorizer_acls_are_disabled() -> None:
 
 
 def test_a_code_of_zero_ends_the_connection() -> None:
-    broker = house()
+    broker = started()
     request = acls.CreateAclsRequest(creations=[creation(operation=0)])
     with pytest.raises(ConnectionClosed):
         broker.ask(request, 3)

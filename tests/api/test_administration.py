@@ -27,7 +27,7 @@ DYNAMIC_TOPIC, DYNAMIC_BROKER, DYNAMIC_DEFAULT, STATIC, DEFAULT = 1, 2, 3, 4, 5
 
 
 @pytest.fixture
-def house() -> MemoryBroker:
+def broker() -> MemoryBroker:
     return MemoryBroker(num_partitions="2").start()
 
 
@@ -35,25 +35,25 @@ def house() -> MemoryBroker:
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_the_cluster_is_described(house: MemoryBroker, version: int) -> None:
+def test_the_cluster_is_described(broker: MemoryBroker, version: int) -> None:
     """KIP-700, KIP-1073: live brokers; fenced ones only in version 2 and only when asked for."""
-    register_another(house)
-    answer = house.ask(
+    register_another(broker)
+    answer = broker.ask(
         cluster.DescribeClusterRequest(include_cluster_authorized_operations=True), version
     )
     assert (answer.error_code, answer.cluster_id, answer.controller_id) == (
         0,
-        house.broker.cluster_id,
+        broker.broker.cluster_id,
         1,
     )
     assert answer.endpoint_type == 1, "brokers"
-    assert [(broker.broker_id, broker.port) for broker in answer.brokers] == [(1, 9092)]
+    assert [(each.broker_id, each.port) for each in answer.brokers] == [(1, 9092)]
     assert answer.cluster_authorized_operations > 0
     if version == 2:
-        all_of_them = house.ask(
+        all_of_them = broker.ask(
             cluster.DescribeClusterRequest(include_fenced_brokers=True), 2
         ).brokers
-        assert [(broker.broker_id, broker.is_fenced, broker.rack) for broker in all_of_them] == [
+        assert [(each.broker_id, each.is_fenced, each.rack) for each in all_of_them] == [
             (1, False, None),
             (5, True, "r5"),
         ]
@@ -64,20 +64,20 @@ def test_the_cluster_is_described(house: MemoryBroker, version: int) -> None:
     [(2, ErrorCode.MISMATCHED_ENDPOINT_TYPE), (9, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE)],
 )
 def test_a_brokers_listener_does_not_name_controllers(
-    house: MemoryBroker, kind: int, code: ErrorCode
+    broker: MemoryBroker, kind: int, code: ErrorCode
 ) -> None:
     """KIP-919."""
-    assert house.ask(cluster.DescribeClusterRequest(endpoint_type=kind), 1).error_code == code
+    assert broker.ask(cluster.DescribeClusterRequest(endpoint_type=kind), 1).error_code == code
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_the_quorum_is_described_through_a_broker(house: MemoryBroker, version: int) -> None:
+def test_the_quorum_is_described_through_a_broker(broker: MemoryBroker, version: int) -> None:
     """KIP-595: the request is passed on to the leader of the metadata log."""
     partition = cluster.DescribeQuorumRequestPartitionData(partition_index=0)
     asked = cluster.DescribeQuorumRequestTopicData(
         topic_name="__cluster_metadata", partitions=[partition]
     )
-    answer = house.ask(cluster.DescribeQuorumRequest(topics=[asked]), version)
+    answer = broker.ask(cluster.DescribeQuorumRequest(topics=[asked]), version)
     found = answer.topics[0].partitions[0]
     assert (answer.error_code, found.error_code, found.leader_id, found.leader_epoch) == (
         0,
@@ -88,70 +88,72 @@ def test_the_quorum_is_described_through_a_broker(house: MemoryBroker, version: 
     assert [voter.replica_id for voter in found.current_voters] == [1]
 
 
-def test_a_node_whose_metadata_log_fails_stops(house: MemoryBroker) -> None:
+def test_a_node_whose_metadata_log_fails_stops(broker: MemoryBroker) -> None:
     """RL 8.1: a controller that cannot make its decisions durable must not look alive."""
-    house.broker.parts.controller.log._fail(OSError(5, "the disk is gone"))
-    assert len(house.fatal) == 1 and "the disk is gone" in house.fatal[0]
+    broker.broker.parts.controller.log._fail(OSError(5, "the disk is gone"))
+    assert len(broker.fatal) == 1 and "the disk is gone" in broker.fatal[0]
 
 
 # topics
 
 
 @pytest.mark.parametrize("version", range(8))
-def test_topics_are_created_and_deleted_in_every_version(house: MemoryBroker, version: int) -> None:
+def test_topics_are_created_and_deleted_in_every_version(
+    broker: MemoryBroker, version: int
+) -> None:
     """RL 8.5: each version of CreateTopics and DeleteTopics, forwarded; the log appears and
     goes.
     """
     wanted = topics.CreatableTopic(name="t", num_partitions=3, replication_factor=1)
-    made = house.ask(topics.CreateTopicsRequest(topics=[wanted]), version).topics[0]
+    made = broker.ask(topics.CreateTopicsRequest(topics=[wanted]), version).topics[0]
     assert made.error_code == 0 and (made.num_partitions == 3) == (version >= 5)
-    house.pass_time(0)
-    assert len(list(house.broker.log_manager)) == 3
+    broker.pass_time(0)
+    assert len(list(broker.broker.log_manager)) == 3
     down = min(version, 6)
     request = (
         topics.DeleteTopicsRequest(topics=[topics.DeleteTopicState(name="t")])
         if down == 6
         else topics.DeleteTopicsRequest(topic_names=["t"])
     )
-    assert house.ask(request, down).responses[0].error_code == 0
-    house.pass_time(0)
-    assert list(house.broker.log_manager) == []
+    assert broker.ask(request, down).responses[0].error_code == 0
+    broker.pass_time(0)
+    assert list(broker.broker.log_manager) == []
 
 
 @pytest.mark.parametrize("version", range(4))
-def test_a_topic_grows_in_every_version(house: MemoryBroker, version: int) -> None:
+def test_a_topic_grows_in_every_version(broker: MemoryBroker, version: int) -> None:
     """RL 8.5: CreatePartitions, forwarded; the new logs are there."""
-    create(house, "t", 1)
+    create(broker, "t", 1)
     request = topics.CreatePartitionsRequest(
         topics=[topics.CreatePartitionsTopic(name="t", count=4, assignments=None)], timeout_ms=1000
     )
-    assert house.ask(request, version).results[0].error_code == 0
-    house.pass_time(0)
-    assert len(list(house.broker.log_manager)) == 4
+    assert broker.ask(request, version).results[0].error_code == 0
+    broker.pass_time(0)
+    assert len(list(broker.broker.log_manager)) == 4
 
 
 # settings
 
 
 def describe(
-    house: MemoryBroker, kind: int, name: str, *keys: str, version: int = 4, **more: bool
+    broker: MemoryBroker, kind: int, name: str, *keys: str, version: int = 4, **more: bool
 ) -> Any:
     resource = configs.DescribeConfigsResource(
         resource_type=kind, resource_name=name, configuration_keys=list(keys) or None
     )
-    return house.ask(configs.DescribeConfigsRequest(resources=[resource], **more), version).results[
-        0
-    ]
+    return broker.ask(
+        configs.DescribeConfigsRequest(resources=[resource], **more), version
+    ).results[0]
 
 
 def alter(
-    house: MemoryBroker, kind: int, name: str, setting: str, value: str | None, operation: int = 0
+    broker: MemoryBroker, kind: int, name: str, setting: str, value: str | None, operation: int = 0
 ) -> int:
-    return alter_code(house, kind, name, (setting, operation, value))
+    return alter_code(broker, kind, name, (setting, operation, value))
 
 
 def alter_code(
-    house: MemoryBroker, kind: int, name: str, *edits: tuple[str, int, str | None]
+    broker: MemoryBroker, kind: int, name: str, *edits: tuple[str, int, str | None]
 ) -> int:
     entries = [
         configs.IncrementalAlterConfigsRequestAlterableConfig(
@@ -163,19 +165,19 @@ def alter_code(
         resource_type=kind, resource_name=name, configs=entries
     )
     code: int = (
-        house.ask(configs.IncrementalAlterConfigsRequest(resources=[resource]), 1)
+        broker.ask(configs.IncrementalAlterConfigsRequest(resources=[resource]), 1)
         .responses[0]
         .error_code
     )
-    house.pass_time(0)
+    broker.pass_time(0)
     return code
 
 
-def test_every_setting_of_a_topic_is_described(house: MemoryBroker) -> None:
+def test_every_setting_of_a_topic_is_described(broker: MemoryBroker) -> None:
     """KIP-133: all rows of the table, each from its own source."""
-    create(house, "t", 1)
-    assert alter(house, TOPIC, "t", "retention.ms", "77") == 0
-    found = {entry.name: entry for entry in describe(house, TOPIC, "t").configs}
+    create(broker, "t", 1)
+    assert alter(broker, TOPIC, "t", "retention.ms", "77") == 0
+    found = {entry.name: entry for entry in describe(broker, TOPIC, "t").configs}
     assert set(found) == {row.name for row in TOPIC_SETTINGS.values() if not row.internal}
     assert (
         found["retention.ms"].value,
@@ -189,31 +191,31 @@ def test_every_setting_of_a_topic_is_described(house: MemoryBroker) -> None:
     assert found["cleanup.policy"].value == "delete"
 
 
-def test_synonyms_name_what_a_value_overrides(house: MemoryBroker) -> None:
+def test_synonyms_name_what_a_value_overrides(broker: MemoryBroker) -> None:
     """KIP-226: the value in force first, then what would take its place; the cluster's dynamic
     value over the file's over the default.
     """
-    create(house, "t", 1)
-    assert alter(house, BROKER, "", "message.max.bytes", "5000") == 0
-    assert alter(house, BROKER, "1", "message.max.bytes", "6000") == 0
-    assert alter(house, TOPIC, "t", "max.message.bytes", "7000") == 0
-    (entry,) = describe(house, TOPIC, "t", "max.message.bytes", include_synonyms=True).configs
+    create(broker, "t", 1)
+    assert alter(broker, BROKER, "", "message.max.bytes", "5000") == 0
+    assert alter(broker, BROKER, "1", "message.max.bytes", "6000") == 0
+    assert alter(broker, TOPIC, "t", "max.message.bytes", "7000") == 0
+    (entry,) = describe(broker, TOPIC, "t", "max.message.bytes", include_synonyms=True).configs
     assert [(s.name, s.value, s.source) for s in entry.synonyms] == [
         ("max.message.bytes", "7000", DYNAMIC_TOPIC),
         ("message.max.bytes", "6000", DYNAMIC_BROKER),
         ("message.max.bytes", "5000", DYNAMIC_DEFAULT),
         ("message.max.bytes", "1048588", DEFAULT),
     ]
-    assert alter(house, TOPIC, "t", "max.message.bytes", None, 1) == 0
-    (entry,) = describe(house, TOPIC, "t", "max.message.bytes").configs
+    assert alter(broker, TOPIC, "t", "max.message.bytes", None, 1) == 0
+    (entry,) = describe(broker, TOPIC, "t", "max.message.bytes").configs
     assert (entry.value, entry.config_source, entry.synonyms) == ("6000", DYNAMIC_BROKER, [])
 
 
-def test_every_setting_of_a_broker_is_described(house: MemoryBroker) -> None:
+def test_every_setting_of_a_broker_is_described(broker: MemoryBroker) -> None:
     """KIP-226: what needs a restart is read-only; documentation and type only when asked for."""
     found = {
         entry.name: entry
-        for entry in describe(house, BROKER, "1", include_documentation=True).configs
+        for entry in describe(broker, BROKER, "1", include_documentation=True).configs
     }
     rows = (*BROKER_SETTINGS.values(), *known_settings.broker_settings().values())
     assert set(found) == {row.name for row in rows if not row.internal}
@@ -229,14 +231,14 @@ def test_every_setting_of_a_broker_is_described(house: MemoryBroker) -> None:
         found["message.max.bytes"].documentation == BROKER_SETTINGS["message.max.bytes"].doc
         and found["message.max.bytes"].config_type == 3
     )
-    assert describe(house, BROKER, "1", "num.partitions").configs[0].documentation is None
+    assert describe(broker, BROKER, "1", "num.partitions").configs[0].documentation is None
 
 
-def test_the_addresses_that_clients_get_are_described(house: MemoryBroker) -> None:
+def test_the_addresses_that_clients_get_are_described(broker: MemoryBroker) -> None:
     """Nobody set advertised.listeners: it follows from listeners, with the ports that are really
     open.
     """
-    (entry,) = describe(house, BROKER, "1", "advertised.listeners").configs
+    (entry,) = describe(broker, BROKER, "1", "advertised.listeners").configs
     assert (entry.value, entry.config_source, entry.read_only) == (
         "PLAINTEXT://127.0.0.1:9092",
         STATIC,
@@ -245,11 +247,11 @@ def test_the_addresses_that_clients_get_are_described(house: MemoryBroker) -> No
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_settings_are_described_in_every_version(house: MemoryBroker, version: int) -> None:
+def test_settings_are_described_in_every_version(broker: MemoryBroker, version: int) -> None:
     """DescribeConfigs v0 says is_default where later versions say the source."""
-    create(house, "t", 1)
-    alter(house, TOPIC, "t", "retention.ms", "77")
-    result = describe(house, TOPIC, "t", "retention.ms", "segment.ms", version=version)
+    create(broker, "t", 1)
+    alter(broker, TOPIC, "t", "retention.ms", "77")
+    result = describe(broker, TOPIC, "t", "retention.ms", "segment.ms", version=version)
     found = {entry.name: entry for entry in result.configs}
     assert found["retention.ms"].value == "77" and set(found) == {"retention.ms", "segment.ms"}
     if version == 0:
@@ -257,7 +259,7 @@ def test_settings_are_described_in_every_version(house: MemoryBroker, version: i
 
 
 def test_a_resource_that_is_named_again_is_looked_up_once(
-    house: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is answered as often as it is named, and is in memory once."""
     made: list[Any] = []
@@ -265,14 +267,14 @@ def test_a_resource_that_is_named_again_is_looked_up_once(
     monkeypatch.setattr(
         api_configs, "_result", lambda *given: made.append(given[2]) or real(*given)
     )
-    broker = configs.DescribeConfigsResource(
+    settings = configs.DescribeConfigsResource(
         resource_type=BROKER, resource_name="1", configuration_keys=None
     )
     one = configs.DescribeConfigsResource(
         resource_type=BROKER, resource_name="1", configuration_keys=["log.dirs"]
     )
-    request = configs.DescribeConfigsRequest(resources=[broker, one, broker, broker, one])
-    results = house.ask(request, 4).results
+    request = configs.DescribeConfigsRequest(resources=[settings, one, settings, settings, one])
+    results = broker.ask(request, 4).results
     sizes = [len(each.configs) for each in results]
     assert sizes[0] > 100 and sizes == [sizes[0], 1, sizes[0], sizes[0], 1] and len(made) == 2
 
@@ -289,29 +291,29 @@ def test_a_resource_that_is_named_again_is_looked_up_once(
     ],
 )
 def test_resources_that_are_not_described(
-    house: MemoryBroker, kind: int, name: str, code: ErrorCode
+    broker: MemoryBroker, kind: int, name: str, code: ErrorCode
 ) -> None:
     """Kafka's ConfigHelper: the resource's own error."""
-    assert describe(house, kind, name).error_code == code
+    assert describe(broker, kind, name).error_code == code
 
 
-def test_the_clusters_defaults_are_what_was_set(house: MemoryBroker) -> None:
+def test_the_clusters_defaults_are_what_was_set(broker: MemoryBroker) -> None:
     """Broker resource "" has no values but the dynamic ones."""
-    alter(house, BROKER, "", "message.max.bytes", "5000")
-    entries = describe(house, BROKER, "").configs
+    alter(broker, BROKER, "", "message.max.bytes", "5000")
+    entries = describe(broker, BROKER, "").configs
     assert [(e.name, e.value, e.config_source) for e in entries] == [
         ("message.max.bytes", "5000", DYNAMIC_DEFAULT),
         ("min.insync.replicas", "1", DYNAMIC_DEFAULT),
     ]
 
 
-def test_groups_and_client_metrics_are_described(house: MemoryBroker) -> None:
+def test_groups_and_client_metrics_are_described(broker: MemoryBroker) -> None:
     """KIP-848, KIP-714: all settings of such a resource, its own before what stands behind them; a
     resource without a name is none.
     """
-    alter(house, GROUP, "g", "consumer.session.timeout.ms", " 50000 ")
+    alter(broker, GROUP, "g", "consumer.session.timeout.ms", " 50000 ")
     found = {
-        entry.name: entry for entry in describe(house, GROUP, "g", include_synonyms=True).configs
+        entry.name: entry for entry in describe(broker, GROUP, "g", include_synonyms=True).configs
     }
     own, other = found["consumer.session.timeout.ms"], found["share.isolation.level"]
     assert [(s.name, s.value, s.source) for s in own.synonyms] == [
@@ -324,18 +326,18 @@ def test_groups_and_client_metrics_are_described(house: MemoryBroker) -> None:
         "read_uncommitted",
         DEFAULT,
     )
-    alter(house, CLIENT_METRICS, "m", "interval.ms", "1000")
-    entries = describe(house, CLIENT_METRICS, "m").configs
+    alter(broker, CLIENT_METRICS, "m", "interval.ms", "1000")
+    entries = describe(broker, CLIENT_METRICS, "m").configs
     assert [(e.name, e.value, e.config_source) for e in entries] == [
         ("interval.ms", "1000", 7),
         ("match", "", DEFAULT),
         ("metrics", "", DEFAULT),
     ]
     for kind in (GROUP, CLIENT_METRICS):
-        assert describe(house, kind, "").error_code == ErrorCode.INVALID_REQUEST
+        assert describe(broker, kind, "").error_code == ErrorCode.INVALID_REQUEST
 
 
-def test_texts_are_described_as_kafka_does(house: MemoryBroker) -> None:
+def test_texts_are_described_as_kafka_does(broker: MemoryBroker) -> None:
     """The typed value's text; as it was given it is in a broker's synonyms, among the cluster's
     defaults, and in CreateTopics' answer.
     """
@@ -343,13 +345,13 @@ def test_texts_are_described_as_kafka_does(house: MemoryBroker) -> None:
     wanted = topics.CreatableTopic(
         name="t", num_partitions=1, replication_factor=1, configs=[given]
     )
-    (made,) = house.ask(topics.CreateTopicsRequest(topics=[wanted]), 7).topics
+    (made,) = broker.ask(topics.CreateTopicsRequest(topics=[wanted]), 7).topics
     assert [e.value for e in made.configs if e.name == "preallocate"] == ["TRUE"]
-    house.pass_time(0)
-    assert describe(house, TOPIC, "t", "preallocate").configs[0].value == "true"
-    alter(house, BROKER, "", "background.threads", " 5 ")
-    assert describe(house, BROKER, "", "background.threads").configs[0].value == " 5 "
-    (entry,) = describe(house, BROKER, "1", "background.threads", include_synonyms=True).configs
+    broker.pass_time(0)
+    assert describe(broker, TOPIC, "t", "preallocate").configs[0].value == "true"
+    alter(broker, BROKER, "", "background.threads", " 5 ")
+    assert describe(broker, BROKER, "", "background.threads").configs[0].value == " 5 "
+    (entry,) = describe(broker, BROKER, "1", "background.threads", include_synonyms=True).configs
     assert (entry.value, entry.synonyms[0].value) == ("5", " 5 ")
 
 
@@ -371,7 +373,7 @@ def loggers() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("loggers")
-def test_levels_of_loggers_act_at_once(house: MemoryBroker) -> None:
+def test_levels_of_loggers_act_at_once(broker: MemoryBroker) -> None:
     """KIP-412: a logger's lines below its level are dropped; deleted, it follows the root again."""
 
     def lines() -> list[LogLevel]:
@@ -381,12 +383,12 @@ def test_levels_of_loggers_act_at_once(house: MemoryBroker) -> None:
         return [event["log_level"] for event in told]
 
     def level() -> str | None:
-        return describe(house, LOGGER, "1", NAME).configs[0].value
+        return describe(broker, LOGGER, "1", NAME).configs[0].value
 
     assert len(lines()) == 2 and level() == "TRACE"
-    assert alter_code(house, LOGGER, "1", (NAME, SET, "WARN")) == 0
+    assert alter_code(broker, LOGGER, "1", (NAME, SET, "WARN")) == 0
     assert lines() == [LogLevel.warn] and level() == "WARN"
-    assert alter_code(house, LOGGER, "1", ("root", SET, "ERROR"), (NAME, DELETE, None)) == 0
+    assert alter_code(broker, LOGGER, "1", ("root", SET, "ERROR"), (NAME, DELETE, None)) == 0
     assert lines() == [] and level() == "ERROR"
 
 
@@ -404,18 +406,18 @@ def test_levels_of_loggers_act_at_once(house: MemoryBroker) -> None:
     ],
 )
 def test_levels_that_are_refused(
-    house: MemoryBroker, name: str, edit: tuple[str, int, str | None], code: ErrorCode
+    broker: MemoryBroker, name: str, edit: tuple[str, int, str | None], code: ErrorCode
 ) -> None:
     """Nothing of a resource that is refused is changed."""
     before = broker_loggers.levels()
-    assert alter_code(house, LOGGER, name, ("root", SET, "WARN"), edit) == code
+    assert alter_code(broker, LOGGER, name, ("root", SET, "WARN"), edit) == code
     assert broker_loggers.levels() == before
 
 
-def test_a_brokers_settings_are_changed_through_itself(house: MemoryBroker) -> None:
+def test_a_brokers_settings_are_changed_through_itself(broker: MemoryBroker) -> None:
     """Another broker's, registered or not, are INVALID_REQUEST; the rest is passed on."""
     edit = configs.IncrementalAlterConfigsRequestAlterableConfig
-    create(house, "t", 1)
+    create(broker, "t", 1)
     wanted = [
         (BROKER, "2", "message.max.bytes", "5000"),
         (TOPIC, "t", "retention.ms", "5"),
@@ -429,23 +431,23 @@ def test_a_brokers_settings_are_changed_through_itself(house: MemoryBroker) -> N
         for kind, name, key, value in wanted
     ]
     for version in (0, 1):
-        answer = house.ask(configs.IncrementalAlterConfigsRequest(resources=resources), version)
+        answer = broker.ask(configs.IncrementalAlterConfigsRequest(resources=resources), version)
         assert {(e.resource_type, e.resource_name): e.error_code for e in answer.responses} == {
             (BROKER, "2"): ErrorCode.INVALID_REQUEST,
             (BROKER, "x"): ErrorCode.INVALID_REQUEST,
             (LOGGER, "1"): 0,
             (TOPIC, "t"): 0,
         }
-    house.pass_time(0)
-    assert describe(house, TOPIC, "t", "retention.ms").configs[0].value == "5"
+    broker.pass_time(0)
+    assert describe(broker, TOPIC, "t", "retention.ms").configs[0].value == "5"
     older = configs.AlterConfigsRequestAlterConfigsResource(resource_type=BROKER, resource_name="2")
-    answer = house.ask(configs.AlterConfigsRequest(resources=[older]), 2)
+    answer = broker.ask(configs.AlterConfigsRequest(resources=[older]), 2)
     assert [each.error_code for each in answer.responses] == [ErrorCode.INVALID_REQUEST]
 
 
-def test_the_older_alter_configs_goes_through(house: MemoryBroker) -> None:
+def test_the_older_alter_configs_goes_through(broker: MemoryBroker) -> None:
     """AlterConfigs v0-2, forwarded."""
-    create(house, "t", 1)
+    create(broker, "t", 1)
     for version in range(3):
         entry = configs.AlterConfigsRequestAlterableConfig(
             name="retention.ms", value=str(100 + version)
@@ -454,40 +456,40 @@ def test_the_older_alter_configs_goes_through(house: MemoryBroker) -> None:
             resource_type=TOPIC, resource_name="t", configs=[entry]
         )
         assert (
-            house.ask(configs.AlterConfigsRequest(resources=[resource]), version)
+            broker.ask(configs.AlterConfigsRequest(resources=[resource]), version)
             .responses[0]
             .error_code
             == 0
         )
-        house.pass_time(0)
-        assert describe(house, TOPIC, "t", "retention.ms").configs[0].value == str(100 + version)
+        broker.pass_time(0)
+        assert describe(broker, TOPIC, "t", "retention.ms").configs[0].value == str(100 + version)
 
 
-def test_resources_are_listed(house: MemoryBroker) -> None:
+def test_resources_are_listed(broker: MemoryBroker) -> None:
     """KIP-1142: version 0 knows client metrics only, version 1 all kinds or those asked for."""
-    create(house, "t", 1)
-    assert house.ask(configs.ListConfigResourcesRequest(), 0).config_resources == []
-    listed = house.ask(configs.ListConfigResourcesRequest(), 1).config_resources
+    create(broker, "t", 1)
+    assert broker.ask(configs.ListConfigResourcesRequest(), 0).config_resources == []
+    listed = broker.ask(configs.ListConfigResourcesRequest(), 1).config_resources
     assert [(each.resource_type, each.resource_name) for each in listed] == [
         (TOPIC, "t"),
         (BROKER, "1"),
         (LOGGER, "1"),
     ]
     assert (
-        house.ask(configs.ListConfigResourcesRequest(resource_types=[77]), 1).error_code
+        broker.ask(configs.ListConfigResourcesRequest(resource_types=[77]), 1).error_code
         == ErrorCode.UNSUPPORTED_VERSION
     )
 
 
 @pytest.mark.parametrize("version", [3, 4])
 def test_features_that_old_clients_cannot_read_are_left_out(
-    house: MemoryBroker, version: int
+    broker: MemoryBroker, version: int
 ) -> None:
     """KAFKA-17492: below version 4 a feature whose lowest level is 0 is not named."""
     asked = ApiVersionsRequest(client_software_name="a", client_software_version="1")
     found = {
         each.name: (each.min_version, each.max_version)
-        for each in house.ask(asked, version).supported_features
+        for each in broker.ask(asked, version).supported_features
     }
     known = BROKER_FEATURES
     assert any(low == 0 for low, _ in known.values())
@@ -498,12 +500,12 @@ def test_features_that_old_clients_cannot_read_are_left_out(
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_log_directories_are_described(house: MemoryBroker, version: int) -> None:
+def test_log_directories_are_described(broker: MemoryBroker, version: int) -> None:
     """KIP-113, KIP-827: sizes of all partitions or of those asked for; the volume's size from
     version 4 on.
     """
-    create(house, "t", 2)
-    (result,) = house.ask(log_dirs.DescribeLogDirsRequest(topics=None), version).results
+    create(broker, "t", 2)
+    (result,) = broker.ask(log_dirs.DescribeLogDirsRequest(topics=None), version).results
     assert (result.error_code, result.log_dir) == (0, "/data")
     (topic,) = result.topics
     assert [
@@ -512,24 +514,24 @@ def test_log_directories_are_described(house: MemoryBroker, version: int) -> Non
     ] == [(0, 0, 0, False), (1, 0, 0, False)]
     assert (result.total_bytes > 0) == (version >= 4)
     wanted = [log_dirs.DescribableLogDirTopic(topic="t", partitions=[1])]
-    (result,) = house.ask(log_dirs.DescribeLogDirsRequest(topics=wanted), version).results
+    (result,) = broker.ask(log_dirs.DescribeLogDirsRequest(topics=wanted), version).results
     assert [p.partition_index for p in result.topics[0].partitions] == [1]
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_every_producer_gets_an_id_of_its_own(house: MemoryBroker, version: int) -> None:
+def test_every_producer_gets_an_id_of_its_own(broker: MemoryBroker, version: int) -> None:
     """KIP-98, KIP-360: ids differ, epoch 0; an id that the producer had before does not matter."""
     known = {"producer_id": 5, "producer_epoch": 3} if version >= 3 else {}
     answers = [
-        house.ask(InitProducerIdRequest(transactional_id=None, **known), version) for _ in range(3)
+        broker.ask(InitProducerIdRequest(transactional_id=None, **known), version) for _ in range(3)
     ]
     assert [(answer.error_code, answer.producer_epoch) for answer in answers] == [(0, 0)] * 3
     assert len({answer.producer_id for answer in answers}) == 3
 
 
-def test_a_refused_transactional_id_has_no_producer(house: MemoryBroker) -> None:
+def test_a_refused_transactional_id_has_no_producer(broker: MemoryBroker) -> None:
     """A refusal carries neither an id nor an epoch."""
-    answer = house.ask(InitProducerIdRequest(transactional_id=""), 4)
+    answer = broker.ask(InitProducerIdRequest(transactional_id=""), 4)
     assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (
         ErrorCode.INVALID_REQUEST,
         -1,
@@ -540,10 +542,10 @@ def test_a_refused_transactional_id_has_no_producer(house: MemoryBroker) -> None
 @pytest.mark.parametrize("half", [{"producer_id": 5}, {"producer_epoch": 0}])
 @pytest.mark.parametrize("version", [3, 4, 5])
 def test_an_id_without_epoch_is_no_producer(
-    house: MemoryBroker, version: int, half: dict[str, int]
+    broker: MemoryBroker, version: int, half: dict[str, int]
 ) -> None:
     """KIP-360: id and epoch come together or not at all."""
-    answer = house.ask(InitProducerIdRequest(transactional_id=None, **half), version)
+    answer = broker.ask(InitProducerIdRequest(transactional_id=None, **half), version)
     assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (
         ErrorCode.INVALID_REQUEST,
         -1,

@@ -41,14 +41,14 @@ def own_levels() -> Iterator[None]:
 
 
 @pytest.fixture
-def house() -> MemoryBroker:
+def broker() -> MemoryBroker:
     return MemoryBroker(num_partitions="2").start()
 
 
-def ask(house: MemoryBroker, request: Any, version: int, client_id: str = "admin") -> Any:
-    connection = BrokerConnection(house.runtime, "127.0.0.1", 9092, client_id)
+def ask(broker: MemoryBroker, request: Any, version: int, client_id: str = "admin") -> Any:
+    connection = BrokerConnection(broker.runtime, "127.0.0.1", 9092, client_id)
     try:
-        return house.run(connection.send(request, version))
+        return broker.run(connection.send(request, version))
     finally:
         connection.close()
 
@@ -88,44 +88,44 @@ def creation(name: str, only: bool = False) -> Any:
 
 
 def test_a_topic_that_a_client_names_is_created_as_that_client(
-    house: MemoryBroker, lines: list[str]
+    broker: MemoryBroker, lines: list[str]
 ) -> None:
     """Kafka's AutoTopicCreationManager passes it on in an Envelope."""
     name = metadata.MetadataRequestTopic(name="named")
-    ask(house, metadata.MetadataRequest(topics=[name], allow_auto_topic_creation=True), 12)
-    house.pass_time(1)
+    ask(broker, metadata.MetadataRequest(topics=[name], allow_auto_topic_creation=True), 12)
+    broker.pass_time(1)
     wanted(lines, r"topic created: topic=named partitions=2 replication\.factor=1")
 
 
-def test_changes_of_topics_and_settings(house: MemoryBroker, lines: list[str]) -> None:
+def test_changes_of_topics_and_settings(broker: MemoryBroker, lines: list[str]) -> None:
     """The client's principal, id and address, though the controller decides; nothing for what was
     refused or only validated.
     """
-    ask(house, creation("t", only=True), 7)
+    ask(broker, creation("t", only=True), 7)
     assert lines == []
-    ask(house, creation("t"), 7)
+    ask(broker, creation("t"), 7)
     wanted(lines, r"topic created: topic=t partitions=2 replication\.factor=1")
-    ask(house, creation("t"), 7)
+    ask(broker, creation("t"), 7)
     grown = topics.CreatePartitionsTopic(name="t", count=3, assignments=None)
     request = topics.CreatePartitionsRequest(topics=[grown], timeout_ms=30_000)
-    ask(house, request, 3)
+    ask(broker, request, 3)
     wanted(lines, "partitions created: topic=t partitions=3")
-    ask(house, edited(2, "t", ("retention.ms", "5"), ("segment.ms", "7")), 1)
-    ask(house, edited(2, "t", ("retention.ms", "9"), only=True), 1)
-    ask(house, edited(2, "none", ("retention.ms", "9")), 1)
+    ask(broker, edited(2, "t", ("retention.ms", "5"), ("segment.ms", "7")), 1)
+    ask(broker, edited(2, "t", ("retention.ms", "9"), only=True), 1)
+    ask(broker, edited(2, "none", ("retention.ms", "9")), 1)
     wanted(lines, r"settings changed: resource=topic name=t settings=retention\.ms,segment\.ms")
     name = "twisted_broker.api.audit"
-    ask(house, edited(8, "1", (name, "INFO")), 1)
-    ask(house, edited(8, "1", (name, "NONSENSE")), 1)
+    ask(broker, edited(8, "1", (name, "INFO")), 1)
+    ask(broker, edited(8, "1", (name, "NONSENSE")), 1)
     wanted(lines, f"log levels changed: loggers={re.escape(name)}:INFO")
-    ask(house, topics.DeleteTopicsRequest(topic_names=["t", "none"], timeout_ms=30_000), 4)
+    ask(broker, topics.DeleteTopicsRequest(topic_names=["t", "none"], timeout_ms=30_000), 4)
     wanted(lines, "topic deleted: topic=t")
 
 
-def test_elections_reassignments_and_records(house: MemoryBroker, lines: list[str]) -> None:
+def test_elections_reassignments_and_records(broker: MemoryBroker, lines: list[str]) -> None:
     """What moves, by topic; deleted records by partition."""
-    create(house, "t", 2)
-    produce(house, "t", b"a", b"b")
+    create(broker, "t", 2)
+    produce(broker, "t", b"a", b"b")
     lines.clear()
     deletion = topics.DeleteRecordsRequest(
         topics=[
@@ -139,7 +139,7 @@ def test_elections_reassignments_and_records(house: MemoryBroker, lines: list[st
         ],
         timeout_ms=1000,
     )
-    ask(house, deletion, 2)
+    ask(broker, deletion, 2)
     wanted(lines, "records deleted: partition=t-0 before=1")
     moved = reassignment.AlterPartitionReassignmentsRequest(
         topics=[
@@ -152,10 +152,10 @@ def test_elections_reassignments_and_records(house: MemoryBroker, lines: list[st
             )
         ]
     )
-    ask(house, moved, 1)
+    ask(broker, moved, 1)
     wanted(lines, "reassignment requested: topic=t count=1 partitions=0 replicas=1")
     # no election is needed, so nothing changes
-    ask(house, reassignment.ElectLeadersRequest(election_type=0, topic_partitions=None), 2)
+    ask(broker, reassignment.ElectLeadersRequest(election_type=0, topic_partitions=None), 2)
     assert lines == []
 
 
@@ -250,11 +250,11 @@ def test_what_only_nodes_of_the_cluster_may_is_refused_with_a_line(lines: list[s
     assert lines == [f"audit denied {who} api=BrokerHeartbeat {what}"]
 
 
-def test_a_client_cannot_forge_a_line(house: MemoryBroker, lines: list[str]) -> None:
+def test_a_client_cannot_forge_a_line(broker: MemoryBroker, lines: list[str]) -> None:
     """Its id and its names are quoted: one line each, with nothing in them that a terminal
     obeys.
     """
-    ask(house, creation("t"), 7, client_id=FORGED)
+    ask(broker, creation("t"), 7, client_id=FORGED)
     (line,) = lines
     assert line.isprintable() and "\\n" in line and line.count(" topic=") == 2
     assert re.search(r'client\.id="x\\naudit topic deleted .*\\u001b.*\\u2028" client=', line)
@@ -266,15 +266,15 @@ def test_a_client_cannot_forge_a_line(house: MemoryBroker, lines: list[str]) -> 
     assert line.isprintable() and line.endswith('\\u2028"')
 
 
-def test_a_storm_is_bounded(house: MemoryBroker, lines: list[str]) -> None:
+def test_a_storm_is_bounded(broker: MemoryBroker, lines: list[str]) -> None:
     """Twenty lines of a kind a minute, then how many more there were."""
     new = [
         topics.CreatableTopic(name=f"t{number}", num_partitions=1, replication_factor=1)
         for number in range(100)
     ]
-    ask(house, topics.CreateTopicsRequest(topics=new, timeout_ms=30_000), 7)
+    ask(broker, topics.CreateTopicsRequest(topics=new, timeout_ms=30_000), 7)
     assert len(lines) == 20
-    house.pass_time(61)
+    broker.pass_time(61)
     assert lines[20:] == [
         "audit topic created, more in that minute: node=1 principal=User:ANONYMOUS count=80"
     ]

@@ -11,7 +11,7 @@ import pytest
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 
-from tests.net.echo import House
+from tests.net.echo import MemoryListener
 from twisted_broker.api.context import BrokerParts, Encoded, ListenerName
 from twisted_broker.api.dispatch import Dispatcher
 from twisted_broker.api.routes import ROUTES, Route
@@ -74,8 +74,8 @@ class Server:
             authorizer=AllowAll(),
         )
         self.dispatcher = Dispatcher(parts, ListenerName("PLAINTEXT"), routes)
-        self.house = House(self.dispatcher)
-        self.client = self.house.client()
+        self.broker = MemoryListener(self.dispatcher)
+        self.client = self.broker.client()
         self.correlation_id = 0
 
     def ask(self, request: Any, version: int) -> None:
@@ -87,7 +87,7 @@ class Server:
 
     def send(self, frame: bytes) -> None:
         self.client.transport.write(len(frame).to_bytes(4, "big") + frame)
-        self.house.run()
+        self.broker.run()
 
     def frames(self) -> list[bytes]:
         found, data = [], self.client.data
@@ -155,9 +155,9 @@ def test_a_waiting_function_goes_on_with_the_result() -> None:
     server.ask(MetadataRequest(), 8)
     assert seen == [3] and not server.frames()
     gate.errback(ZeroDivisionError())
-    server.house.run()
+    server.broker.run()
     seen[2].callback(5)
-    server.house.run()
+    server.broker.run()
     assert server.answers(MetadataResponse, 8)[0][1].controller_id == 5
 
 
@@ -269,7 +269,7 @@ def test_what_is_not_served_or_not_kafka_closes_the_connection(frame: bytes) -> 
     server = Server(metadata=metadata)
     server.send(frame)
     assert server.client.lost and not server.client.data
-    other = server.house.client()
+    other = server.broker.client()
     assert not other.lost
 
 
@@ -331,15 +331,15 @@ def test_a_lost_client_cancels_what_only_reads_but_not_its_produce() -> None:
     clients = [server.client]
     server.ask(ProduceRequest(acks=-1), 7)
     for request, version in ((FetchRequest(), 11), (ListTransactionsRequest(), 2)):
-        server.client = server.house.client()
+        server.client = server.broker.client()
         clients.append(server.client)
         server.ask(request, version)
     for client in clients:
         client.transport.loseConnection()
-    server.house.run()
+    server.broker.run()
     assert ended == ["fetch", "list"]
     waiting["produce"].callback(None)
-    server.house.run()
+    server.broker.run()
     assert ended == ["fetch", "list", "produce"] and not clients[0].data
 
 
@@ -361,7 +361,7 @@ def test_produces_follow_each_other_once_appended() -> None:
     assert len(contexts) == 2
     contexts[1].appended = True
     gates[0].callback(None)
-    server.house.run()
+    server.broker.run()
     assert len(contexts) == 3
 
 
@@ -381,7 +381,7 @@ def test_records_of_an_answer_reach_the_client(size: int) -> None:
         return FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[part])])
 
     server = Server(fetch=fetch)
-    segment = SegmentFile(OpenFiles(server.house.files), "/log")
+    segment = SegmentFile(OpenFiles(server.broker.files), "/log")
     segment.create().write_at(0, [content])
     server.ask(FetchRequest(), 11)
     ((_, answer),) = server.answers(FetchResponse, 11)
@@ -406,7 +406,7 @@ def test_an_answer_that_cannot_be_written_gives_its_records_back(bad: int) -> No
         return FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=parts)])
 
     server = Server(fetch=fetch)
-    segment = SegmentFile(OpenFiles(server.house.files), "/log")
+    segment = SegmentFile(OpenFiles(server.broker.files), "/log")
     segment.create().write_at(0, [bytes(10)])
     server.ask(FetchRequest(), 11)
     ((_, answer),) = server.answers(FetchResponse, 11)
@@ -477,7 +477,7 @@ def test_what_waits_behind_others_is_queued_and_what_is_answered_early_waits_to_
     server = Server(produce=produce, metadata=metadata)
 
     def pass_time(seconds: float) -> None:
-        for clock in (server.clock, server.house.clock):
+        for clock in (server.clock, server.broker.clock):
             clock.advance(seconds)
 
     pass_time(10)
@@ -490,7 +490,7 @@ def test_what_waits_behind_others_is_queued_and_what_is_answered_early_waits_to_
     waits[1].callback(None)
     pass_time(2)
     waits[0].callback(None)
-    server.house.run()
+    server.broker.run()
     found = {served.route.api_key: served for served in server.dispatcher.served}
     assert (found[3].requests, found[3].times.all.count) == (64, 64)
     assert found[3].times.all.sums == pytest.approx([3000, 0, 0, 0, 0, 3000])

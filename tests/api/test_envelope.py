@@ -24,7 +24,7 @@ ALICE = encode_principal(Principal("User", "alice"))
 
 
 @pytest.fixture
-def house() -> Iterator[MemoryBroker]:
+def broker() -> Iterator[MemoryBroker]:
     made = MemoryBroker().start()
     yield made
     made.stop()
@@ -37,12 +37,12 @@ def inside(request: Any, version: int) -> bytes:
 
 
 def ask(
-    house: MemoryBroker,
+    broker: MemoryBroker,
     data: bytes,
     principal: bytes | None = ALICE,
     address: bytes = b"\x7f\0\0\1",
 ) -> Any:
-    return house.ask(
+    return broker.ask(
         EnvelopeRequest(
             request_data=data, request_principal=principal, client_host_address=address
         ),
@@ -51,7 +51,7 @@ def ask(
     )
 
 
-def test_the_request_inside_is_answered_in_its_own_version(house: MemoryBroker) -> None:
+def test_the_request_inside_is_answered_in_its_own_version(broker: MemoryBroker) -> None:
     """The inner answer has the inner correlation id and version; the envelope's own error stays
     NONE, whatever the answer says (KIP-590).
     """
@@ -60,7 +60,7 @@ def test_the_request_inside_is_answered_in_its_own_version(house: MemoryBroker) 
             topics=[CreatableTopic(name="t", num_partitions=1, replication_factor=1)],
             timeout_ms=1000,
         )
-        answer = ask(house, inside(request, version))
+        answer = ask(broker, inside(request, version))
         assert answer.error_code == 0
         correlation_id, offset = decode_response_header(answer.response_data, 19, version)
         read = decode(CreateTopicsResponse, answer.response_data, version, offset)
@@ -68,13 +68,13 @@ def test_the_request_inside_is_answered_in_its_own_version(house: MemoryBroker) 
         assert read.topics[0].error_code == (0 if version == 2 else ErrorCode.TOPIC_ALREADY_EXISTS)
 
 
-def test_only_what_is_passed_on_is_accepted(house: MemoryBroker) -> None:
+def test_only_what_is_passed_on_is_accepted(broker: MemoryBroker) -> None:
     """Neither APIs of brokers, nor those of controllers only, nor an envelope in an envelope."""
-    assert ask(house, inside(MetadataRequest(), 8)).error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert ask(broker, inside(MetadataRequest(), 8)).error_code == ErrorCode.UNSUPPORTED_VERSION
     nested = EnvelopeRequest(
         request_data=b"", request_principal=ALICE, client_host_address=b"\x7f\0\0\1"
     )
-    assert ask(house, inside(nested, 0)).error_code == ErrorCode.INVALID_REQUEST
+    assert ask(broker, inside(nested, 0)).error_code == ErrorCode.INVALID_REQUEST
 
 
 LOCAL, SOUND = b"\x7f\0\0\1", inside(CreateTopicsRequest(), 7)
@@ -93,12 +93,12 @@ LOCAL, SOUND = b"\x7f\0\0\1", inside(CreateTopicsRequest(), 7)
     ],
 )
 def test_a_broken_envelope_is_refused(
-    house: MemoryBroker, data: bytes, principal: bytes | None, address: bytes, code: ErrorCode
+    broker: MemoryBroker, data: bytes, principal: bytes | None, address: bytes, code: ErrorCode
 ) -> None:
     """Kafka's code for the first thing that is wrong (principal, address, request), and the
     connection of the broker that sent it goes on.
     """
-    assert ask(house, data, principal, address).error_code == code
+    assert ask(broker, data, principal, address).error_code == code
 
 
 def test_principals_travel() -> None:

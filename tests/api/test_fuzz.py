@@ -59,7 +59,7 @@ def bugs() -> Iterator[Bugs]:
 
 
 @pytest.fixture
-def house() -> Iterator[MemoryBroker]:
+def broker() -> Iterator[MemoryBroker]:
     made = MemoryBroker(auto_create_topics_enable="false").start()
     made.ask(
         CreateTopicsRequest(
@@ -77,24 +77,24 @@ def house() -> Iterator[MemoryBroker]:
 class Asker:
     """One connection for one frame."""
 
-    def __init__(self, house: MemoryBroker, port: int, frame: bytes) -> None:
+    def __init__(self, broker: MemoryBroker, port: int, frame: bytes) -> None:
         made: list[Any] = []
-        house.network.connect("127.0.0.1", port, ClientFactory.forProtocol(Far), 1).addCallback(
+        broker.network.connect("127.0.0.1", port, ClientFactory.forProtocol(Far), 1).addCallback(
             made.append
         )
-        house.pass_time(0)
+        broker.pass_time(0)
         self.far: Far = made[0]
         self.far.transport.write(len(frame).to_bytes(4, "big") + frame)
-        house.pass_time(0.02)
+        broker.pass_time(0.02)
         self.lost = self.far.lost
         self.data = self.far.data
         self.far.transport.abortConnection()
-        house.pass_time(0)
+        broker.pass_time(0)
 
 
-def still_served(house: MemoryBroker, port: int) -> bool:
+def still_served(broker: MemoryBroker, port: int) -> bool:
     return bool(
-        house.ask(
+        broker.ask(
             ApiVersionsRequest(client_software_name="fuzz", client_software_version="1"),
             3,
             port=port,
@@ -103,12 +103,12 @@ def still_served(house: MemoryBroker, port: int) -> bool:
     )
 
 
-def ids_of(house: MemoryBroker) -> tuple[bytes, ...]:
-    return tuple(house.broker.parts.metadata.image.topics_by_id)
+def ids_of(broker: MemoryBroker) -> tuple[bytes, ...]:
+    return tuple(broker.broker.parts.metadata.image.topics_by_id)
 
 
 def requests(
-    route: Route, is_controller: bool, house: MemoryBroker, kind: str, client_id: str
+    route: Route, is_controller: bool, broker: MemoryBroker, kind: str, client_id: str
 ) -> Iterator[tuple[Random, str, Any, int, bytes]]:
     """(what else is drawn from it, what it is called, the request, its version, its frame) for
     each version and seed of a route.
@@ -117,18 +117,18 @@ def requests(
     for version in range(versions.min, versions.max + 1):
         for seed in range(SEEDS):
             random = Random(f"{kind}{route.name} {version} {seed}")
-            request = random_message(random, route.request_class(), version, ids_of(house))
+            request = random_message(random, route.request_class(), version, ids_of(broker))
             frame = encode_request_header(
                 RequestHeader(route.api_key, version, 77, client_id)
             ) + encode(request, version)
             yield random, f"{route.name} v{version} seed {seed}", request, version, frame
 
 
-def check_house(house: MemoryBroker, port: int) -> None:
+def check_broker(broker: MemoryBroker, port: int) -> None:
     """The next client is served; nothing was written that does not belong there."""
-    assert still_served(house, port)
-    assert not house.fatal
-    assert house.files.listdir("/") == ["data"]
+    assert still_served(broker, port)
+    assert not broker.fatal
+    assert broker.files.listdir("/") == ["data"]
 
 
 both_roles = pytest.mark.parametrize(
@@ -140,13 +140,13 @@ both_roles = pytest.mark.parametrize(
 
 @both_roles
 def test_strange_messages_get_a_typed_answer(
-    route: Route, is_controller: bool, house: MemoryBroker, bugs: Bugs
+    route: Route, is_controller: bool, broker: MemoryBroker, bugs: Bugs
 ) -> None:
     """Well-formed requests with hostile values: whatever is answered decodes as that API's
     answer, and nothing is logged as a bug.
     """
-    for _, name, request, version, frame in requests(route, is_controller, house, "", "fu\nzz"):
-        asked = Asker(house, PORTS[is_controller], frame)
+    for _, name, request, version, frame in requests(route, is_controller, broker, "", "fu\nzz"):
+        asked = Asker(broker, PORTS[is_controller], frame)
         told = f"{name}: {request!r}"
         assert not bugs.found, f"{told}\n{bugs.found[0]}"
         assert not asked.lost or not asked.data, told
@@ -156,21 +156,21 @@ def test_strange_messages_get_a_typed_answer(
             correlation_id, offset = decode_response_header(answer, route.api_key, version)
             assert correlation_id == 77, told
             decode(route.response_class(), answer, version, offset)
-    check_house(house, PORTS[is_controller])
+    check_broker(broker, PORTS[is_controller])
 
 
 @both_roles
 def test_broken_bytes_are_answered_or_refused(
-    route: Route, is_controller: bool, house: MemoryBroker, bugs: Bugs
+    route: Route, is_controller: bool, broker: MemoryBroker, bugs: Bugs
 ) -> None:
     """Frames with flipped, cut, inserted and overflowing bytes: an answer, a wait or a closed
     connection, and the next client is served.
     """
-    for random, name, _, _, frame in requests(route, is_controller, house, "bytes ", "fuzz"):
+    for random, name, _, _, frame in requests(route, is_controller, broker, "bytes ", "fuzz"):
         head = random.choice((4, len(frame)))
         broken = (
             frame[:head] + mutated(random, frame[head:]) if head == 4 else mutated(random, frame)
         )
-        Asker(house, PORTS[is_controller], broken)
+        Asker(broker, PORTS[is_controller], broken)
         assert not bugs.found, f"{name}: {broken!r}\n{bugs.found[0]}"
-    check_house(house, PORTS[is_controller])
+    check_broker(broker, PORTS[is_controller])

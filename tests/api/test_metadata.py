@@ -22,7 +22,7 @@ VERSIONS = range(14)
 
 
 @pytest.fixture(scope="module")
-def house() -> MemoryBroker:
+def broker() -> MemoryBroker:
     """One broker with topics `a` (3 partitions) and `b`."""
     made = MemoryBroker().start()
     create(made, "a", 3)
@@ -30,11 +30,11 @@ def house() -> MemoryBroker:
     return made
 
 
-def create(house: MemoryBroker, name: str, partitions: int) -> bytes:
+def create(broker: MemoryBroker, name: str, partitions: int) -> bytes:
     topic = topics.CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
-    answer = house.ask(topics.CreateTopicsRequest(topics=[topic]), 7)
+    answer = broker.ask(topics.CreateTopicsRequest(topics=[topic]), 7)
     assert answer.topics[0].error_code == 0
-    house.pass_time(0)
+    broker.pass_time(0)
     found: bytes = answer.topics[0].topic_id
     return found
 
@@ -44,24 +44,24 @@ def named(*names: str) -> list[metadata_messages.MetadataRequestTopic]:
 
 
 def ask(
-    house: MemoryBroker,
+    broker: MemoryBroker,
     asked: list[metadata_messages.MetadataRequestTopic] | None,
     version: int,
     **more: bool,
 ) -> metadata_messages.MetadataResponse:
-    answer: metadata_messages.MetadataResponse = house.ask(
+    answer: metadata_messages.MetadataResponse = broker.ask(
         metadata_messages.MetadataRequest(topics=asked, **more), version
     )
     return answer
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_topic_is_where_its_leader_is(house: MemoryBroker, version: int) -> None:
+def test_a_topic_is_where_its_leader_is(broker: MemoryBroker, version: int) -> None:
     """Metadata v0-13: brokers at the address of the listener, each partition with leader,
     replicas and ISR, and what each version adds.
     """
-    answer = ask(house, named("a"), version)
-    assert [(broker.node_id, broker.host, broker.port) for broker in answer.brokers] == [
+    answer = ask(broker, named("a"), version)
+    assert [(each.node_id, each.host, each.port) for each in answer.brokers] == [
         (1, "127.0.0.1", 9092)
     ]
     (topic,) = answer.topics
@@ -71,7 +71,7 @@ def test_a_topic_is_where_its_leader_is(house: MemoryBroker, version: int) -> No
         for p in topic.partitions
     ] == [(0, number, 1, [1], [1]) for number in range(3)]
     assert answer.controller_id == (1 if version >= 1 else -1)
-    assert answer.cluster_id == (house.broker.cluster_id if version >= 2 else None)
+    assert answer.cluster_id == (broker.broker.cluster_id if version >= 2 else None)
     assert topic.partitions[0].leader_epoch == (0 if version >= 7 else -1)
     assert (topic.topic_id != NULL_UUID) == (version >= 10)
 
@@ -81,31 +81,31 @@ def test_a_topic_is_where_its_leader_is(house: MemoryBroker, version: int) -> No
     [(0, [], ["a", "b"]), (1, None, ["a", "b"]), (1, [], []), (12, None, ["a", "b"]), (12, [], [])],
 )
 def test_all_topics_or_none(
-    house: MemoryBroker,
+    broker: MemoryBroker,
     version: int,
     asked: list[metadata_messages.MetadataRequestTopic] | None,
     names: list[str],
 ) -> None:
     """Invariant 4: version 0 has no null: there an empty list means all."""
-    assert [topic.name for topic in ask(house, asked, version).topics] == names
+    assert [topic.name for topic in ask(broker, asked, version).topics] == names
 
 
 @pytest.mark.parametrize("version", [12, 13])
-def test_topics_by_id(house: MemoryBroker, version: int) -> None:
+def test_topics_by_id(broker: MemoryBroker, version: int) -> None:
     """KIP-516: by id alone; an unknown one is UNKNOWN_TOPIC_ID, without a name."""
-    known = ask(house, named("b"), 12).topics[0].topic_id
+    known = ask(broker, named("b"), 12).topics[0].topic_id
     asked = [
         metadata_messages.MetadataRequestTopic(name=None, topic_id=known),
         metadata_messages.MetadataRequestTopic(name=None, topic_id=b"?" * 16),
     ]
-    found, unknown = ask(house, asked, version).topics
+    found, unknown = ask(broker, asked, version).topics
     assert (found.name, found.error_code, found.topic_id) == ("b", 0, known)
     both = metadata_messages.MetadataRequestTopic(name="a", topic_id=known)
-    assert [topic.name for topic in ask(house, [both], version).topics] == ["b"]
+    assert [topic.name for topic in ask(broker, [both], version).topics] == ["b"]
     # As Kafka: beside an id, a name alone is not looked at, and none is a creation.
     mixed = [*named("a", "in/valid", "new"), both, metadata_messages.MetadataRequestTopic(name="")]
-    assert [topic.name for topic in ask(house, mixed, version).topics] == ["b"]
-    assert "new" not in house.broker.parts.metadata.image.topics_by_name
+    assert [topic.name for topic in ask(broker, mixed, version).topics] == ["b"]
+    assert "new" not in broker.broker.parts.metadata.image.topics_by_name
     assert (unknown.name, unknown.error_code, unknown.topic_id) == (
         None,
         ErrorCode.UNKNOWN_TOPIC_ID,
@@ -114,30 +114,30 @@ def test_topics_by_id(house: MemoryBroker, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_names_that_are_not_there(house: MemoryBroker, version: int) -> None:
+def test_names_that_are_not_there(broker: MemoryBroker, version: int) -> None:
     """Unknown when nothing may be created; a name that no topic can have is
     INVALID_TOPIC_EXCEPTION.
     """
     more = {"allow_auto_topic_creation": False} if version >= 4 else {}
     asked = named("nope", "in/valid") if version >= 4 else named("in/valid")
-    codes = [topic.error_code for topic in ask(house, asked, version, **more).topics]
+    codes = [topic.error_code for topic in ask(broker, asked, version, **more).topics]
     assert (
         codes
         == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION][-len(asked) :]
     )
-    assert "nope" not in house.broker.parts.metadata.image.topics_by_name
+    assert "nope" not in broker.broker.parts.metadata.image.topics_by_name
 
 
 def test_a_topic_is_created_when_it_is_named() -> None:
     """auto.create.topics.enable: the first answer says unknown, soon after it is there, with the
     broker's defaults.
     """
-    house = MemoryBroker(num_partitions="4").start()
+    broker = MemoryBroker(num_partitions="4").start()
     assert (
-        ask(house, named("fresh"), 12).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        ask(broker, named("fresh"), 12).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     )
-    house.pass_time(0.01)
-    (topic,) = ask(house, named("fresh"), 12).topics
+    broker.pass_time(0.01)
+    (topic,) = ask(broker, named("fresh"), 12).topics
     assert topic.error_code == 0 and [p.leader_id for p in topic.partitions] == [1] * 4
 
 
@@ -149,34 +149,34 @@ def test_a_topic_is_created_as_the_brokers_own_file_says(
     own: dict[str, str], wanted: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kafka's AutoTopicCreationManager: the controller may have other numbers in its file."""
-    house = MemoryBroker(**own).start()
+    broker = MemoryBroker(**own).start()
     asked: list[CreatableTopic] = []
     monkeypatch.setattr(
-        house.broker.parts.forwarding,
+        broker.broker.parts.forwarding,
         "create_in_background",
         lambda context, topics: asked.extend(topics),
     )
-    ask(house, named("fresh"), 12)
+    ask(broker, named("fresh"), 12)
     assert [(each.num_partitions, each.replication_factor) for each in asked] == [wanted]
 
 
 def test_creation_can_be_switched_off() -> None:
     """auto.create.topics.enable=false: unknown stays unknown."""
-    house = MemoryBroker(auto_create_topics_enable="false").start()
-    ask(house, named("fresh"), 12)
-    house.pass_time(0.1)
-    assert house.broker.parts.metadata.image.topics_by_name == {}
+    broker = MemoryBroker(auto_create_topics_enable="false").start()
+    ask(broker, named("fresh"), 12)
+    broker.pass_time(0.1)
+    assert broker.broker.parts.metadata.image.topics_by_name == {}
 
 
 def test_an_internal_topic_is_made_as_it_must_be() -> None:
     """`__consumer_offsets`: 50 partitions, compacted, marked internal."""
-    house = MemoryBroker().start()
-    ask(house, named("__consumer_offsets"), 12)
-    house.pass_time(0.1)
-    (topic,) = ask(house, named("__consumer_offsets"), 12).topics
+    broker = MemoryBroker().start()
+    ask(broker, named("__consumer_offsets"), 12)
+    broker.pass_time(0.1)
+    (topic,) = ask(broker, named("__consumer_offsets"), 12).topics
     assert (topic.error_code, topic.is_internal, len(topic.partitions)) == (0, True, 50)
     assert (
-        house.broker.parts.metadata.image.config(2, "__consumer_offsets")["cleanup.policy"]
+        broker.broker.parts.metadata.image.config(2, "__consumer_offsets")["cleanup.policy"]
         == "compact"
     )
 
@@ -186,15 +186,15 @@ def test_a_partition_whose_leader_is_gone(version: int) -> None:
     """RL 8.3: LEADER_NOT_AVAILABLE, leader -1; the replica is offline from version 5 on, and
     left out in version 0.
     """
-    house = MemoryBroker().start()
-    register_another(house)
+    broker = MemoryBroker().start()
+    register_another(broker)
     assignment = topics.CreatableReplicaAssignment(partition_index=0, broker_ids=[1, 5])
     topic = topics.CreatableTopic(
         name="t", num_partitions=-1, replication_factor=-1, assignments=[assignment]
     )
-    assert house.ask(topics.CreateTopicsRequest(topics=[topic]), 7).topics[0].error_code == 0
-    house.pass_time(0)
-    partition = ask(house, named("t"), version).topics[0].partitions[0]
+    assert broker.ask(topics.CreateTopicsRequest(topics=[topic]), 7).topics[0].error_code == 0
+    broker.pass_time(0)
+    partition = ask(broker, named("t"), version).topics[0].partitions[0]
     if version == 0:
         assert (partition.error_code, partition.replica_nodes) == (
             ErrorCode.REPLICA_NOT_AVAILABLE,
@@ -206,25 +206,25 @@ def test_a_partition_whose_leader_is_gone(version: int) -> None:
             [1, 5],
             [5],
         )
-    epoch = house.broker.parts.metadata.image.brokers[1].epoch
-    house.ask(
+    epoch = broker.broker.parts.metadata.image.brokers[1].epoch
+    broker.ask(
         BrokerHeartbeatRequest(
             broker_id=1, broker_epoch=epoch, current_metadata_offset=1 << 40, want_fence=True
         ),
         1,
         port=9093,
     )
-    house.pass_time(0)
-    partition = ask(house, named("t"), version).topics[0].partitions[0]
+    broker.pass_time(0)
+    partition = ask(broker, named("t"), version).topics[0].partitions[0]
     assert (partition.error_code, partition.leader_id) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
 
 
-def register_another(house: MemoryBroker) -> None:
+def register_another(broker: MemoryBroker) -> None:
     """Broker 5 registers and stays fenced."""
-    features = house.broker.parts.metadata.image.brokers[1].features
+    features = broker.broker.parts.metadata.image.brokers[1].features
     request = BrokerRegistrationRequest(
         broker_id=5,
-        cluster_id=house.broker.cluster_id,
+        cluster_id=broker.broker.cluster_id,
         incarnation_id=b"5" * 16,
         listeners=[BrokerRegistrationRequestListener(name="PLAINTEXT", host="five", port=9092)],
         features=[
@@ -236,14 +236,14 @@ def register_another(house: MemoryBroker) -> None:
         log_dirs=[b"5" * 16],
         rack="r5",
     )
-    assert house.ask(request, 4, port=9093).error_code == 0
-    house.pass_time(0)
+    assert broker.ask(request, 4, port=9093).error_code == 0
+    broker.pass_time(0)
 
 
-def test_cluster_operations_are_listed_when_requested(house: MemoryBroker) -> None:
+def test_cluster_operations_are_listed_when_requested(broker: MemoryBroker) -> None:
     """KIP-430: only in versions 8 to 10 for the cluster; for topics from 8 on."""
     answer = ask(
-        house,
+        broker,
         named("a"),
         10,
         include_cluster_authorized_operations=True,
@@ -253,7 +253,7 @@ def test_cluster_operations_are_listed_when_requested(house: MemoryBroker) -> No
         answer.cluster_authorized_operations > 0
         and answer.topics[0].topic_authorized_operations > 0
     )
-    silent = ask(house, named("a"), 10)
+    silent = ask(broker, named("a"), 10)
     assert (
         silent.cluster_authorized_operations
         == silent.topics[0].topic_authorized_operations
@@ -262,7 +262,7 @@ def test_cluster_operations_are_listed_when_requested(house: MemoryBroker) -> No
 
 
 def describe(
-    house: MemoryBroker, *names: str, limit: int = 2000, cursor: tuple[str, int] | None = None
+    broker: MemoryBroker, *names: str, limit: int = 2000, cursor: tuple[str, int] | None = None
 ) -> described.DescribeTopicPartitionsResponse:
     at = (
         None
@@ -276,17 +276,17 @@ def describe(
         response_partition_limit=limit,
         cursor=at,
     )
-    answer: described.DescribeTopicPartitionsResponse = house.ask(request, 0)
+    answer: described.DescribeTopicPartitionsResponse = broker.ask(request, 0)
     return answer
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 4, 100])
-def test_partitions_come_in_pages(house: MemoryBroker, limit: int) -> None:
+def test_partitions_come_in_pages(broker: MemoryBroker, limit: int) -> None:
     """KIP-966: pages by the cursor, each partition once, in order, whatever the limit."""
     seen: list[tuple[str | None, int]] = []
     cursor: tuple[str, int] | None = None
     for _ in range(10):
-        page = describe(house, limit=limit, cursor=cursor)
+        page = describe(broker, limit=limit, cursor=cursor)
         found = [
             (topic.name, partition.partition_index)
             for topic in page.topics
@@ -300,21 +300,21 @@ def test_partitions_come_in_pages(house: MemoryBroker, limit: int) -> None:
     assert seen == [("a", 0), ("a", 1), ("a", 2), ("b", 0)]
 
 
-def test_pages_of_what_is_not_there(house: MemoryBroker) -> None:
+def test_pages_of_what_is_not_there(broker: MemoryBroker) -> None:
     """An unknown name has its error; a cursor below 0, or at a topic that was not asked for, is
     INVALID_REQUEST; no limit is a limit of 1.
     """
-    page = describe(house, "nope", "b")
+    page = describe(broker, "nope", "b")
     assert [(topic.name, topic.error_code) for topic in page.topics] == [
         ("b", 0),
         ("nope", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     ]
     assert page.topics[0].partitions[0].eligible_leader_replicas == []
     for cursor in (("a", -1), ("b", 0), ("A", 0)):
-        refused = describe(house, "a", cursor=cursor)
+        refused = describe(broker, "a", cursor=cursor)
         assert [topic.error_code for topic in refused.topics] == [ErrorCode.INVALID_REQUEST]
     for limit in (0, -1, -(2**31)):
-        page = describe(house, "a", limit=limit)
+        page = describe(broker, "a", limit=limit)
         assert [len(topic.partitions) for topic in page.topics] == [1]
         assert page.next_cursor is not None
-    assert describe(house, cursor=("aa", 7)).topics[0].name == "b"
+    assert describe(broker, cursor=("aa", 7)).topics[0].name == "b"

@@ -61,7 +61,7 @@ class Noting(AllowAll):
 
 
 @pytest.fixture(scope="module")
-def house() -> MemoryBroker:
+def broker() -> MemoryBroker:
     return MemoryBroker().start()
 
 
@@ -77,14 +77,14 @@ def house() -> MemoryBroker:
     ],
 )
 def test_what_is_read_is_what_is_asked(
-    house: MemoryBroker, request_: Any, version: int, first: int
+    broker: MemoryBroker, request_: Any, version: int, first: int
 ) -> None:
     """A sample: the checks of a request that is refused, in their order."""
     noting = Noting()
-    parts = house.broker.parts
+    parts = broker.broker.parts
     before, parts.authorizer = parts.authorizer, noting
     try:
-        house.ask(request_, version)
+        broker.ask(request_, version)
     finally:
         parts.authorizer = before
     route = BY_NAME[type(request_).__name__.removesuffix("Request")]
@@ -99,13 +99,13 @@ def test_checks_that_another_may_replace_are_in_brackets() -> None:
     assert str(found[0]) == "(CREATE CLUSTER)"
 
 
-def test_a_client_that_may_nothing_creates_nothing(house: MemoryBroker) -> None:
+def test_a_client_that_may_nothing_creates_nothing(broker: MemoryBroker) -> None:
     """A topic that it names is not created for it either."""
-    parts = house.broker.parts
+    parts = broker.broker.parts
     before, parts.authorizer = parts.authorizer, Noting()
     try:
-        house.ask(MetadataRequest(topics=[MetadataRequestTopic(name="made")]), 9)
+        broker.ask(MetadataRequest(topics=[MetadataRequestTopic(name="made")]), 9)
     finally:
         parts.authorizer = before
-    house.pass_time(2)
+    broker.pass_time(2)
     assert parts.metadata is not None and "made" not in parts.metadata.image.topics_by_name

@@ -266,12 +266,12 @@ def worst() -> dict[str, tuple[Any, int]]:
     }
 
 
-def one_turn(house: MemoryBroker) -> None:
+def one_turn(broker: MemoryBroker) -> None:
     """As the reactor: what is due now, and not what that brings about."""
-    clock = house.clock
+    clock = broker.clock
     due: list[Any] = [call for call in clock.getDelayedCalls() if call.getTime() <= clock.seconds()]
     if not due:
-        house.step()
+        broker.step()
     for call in due:
         if call.active():
             clock.calls.remove(call)
@@ -280,7 +280,7 @@ def one_turn(house: MemoryBroker) -> None:
 
 
 @pytest.fixture(scope="module")
-def house() -> Any:
+def broker() -> Any:
     made = MemoryBroker(auto_create_topics_enable="false", offsets_topic_num_partitions="1").start()
     made.ask(
         topics.CreateTopicsRequest(
@@ -297,12 +297,12 @@ def house() -> Any:
 
 @pytest.mark.parametrize("name", worst())
 def test_others_are_served_while_a_long_request_is_worked_on(
-    name: str, house: MemoryBroker
+    name: str, broker: MemoryBroker
 ) -> None:
     """12,000 elements: a neighbour asks again and again and is answered meanwhile."""
     request, version = worst()[name]
-    long, other = house.connection(), house.connection()
-    house.run(
+    long, other = broker.connection(), broker.connection()
+    broker.run(
         other.send(ApiVersionsRequest(client_software_name="a", client_software_version="1"), 3)
     )
     answers: list[Any] = []
@@ -315,24 +315,24 @@ def test_others_are_served_while_a_long_request_is_worked_on(
             other.send(
                 ApiVersionsRequest(client_software_name="a", client_software_version="1"), 3
             ).addCallback(others.append)
-        one_turn(house)
+        one_turn(broker)
     served = len(others)
     assert served >= 6
     assert not isinstance(answers[0], Exception) and hasattr(answers[0], "FIELDS"), answers
     for each in (long, other):
         each.close()
-    house.pass_time(0.1)
+    broker.pass_time(0.1)
 
 
-def test_a_request_beyond_all_reason_ends_its_connection(house: MemoryBroker) -> None:
+def test_a_request_beyond_all_reason_ends_its_connection(broker: MemoryBroker) -> None:
     """More elements than MAX_ELEMENTS are not read: Kafka has no such limit but its memory; ours
     is far above what anybody asks.
     """
     request = groups.DescribeGroupsRequest(groups=["g"] * (MAX_ELEMENTS + 1))
-    connection = house.connection()
+    connection = broker.connection()
     ended: list[Any] = []
     connection.send(request, 5).addBoth(ended.append)
-    house.pass_time(1)
+    broker.pass_time(1)
     assert ended and not hasattr(ended[0], "FIELDS")
 
 
@@ -359,7 +359,7 @@ def test_in_slices_is_the_same_message(name: str) -> None:
         decode_few(type(request), body, version)
 
 
-def test_an_ordinary_request_never_waits_for_a_turn(house: MemoryBroker, monkeypatch: Any) -> None:
+def test_an_ordinary_request_never_waits_for_a_turn(broker: MemoryBroker, monkeypatch: Any) -> None:
     """A few hundred elements are answered in the turn in which they came."""
     part = [
         list_offsets.ListOffsetsPartition(partition_index=number % 2, timestamp=-1)
@@ -376,10 +376,10 @@ def test_an_ordinary_request_never_waits_for_a_turn(house: MemoryBroker, monkeyp
         return next_turn(turns)
 
     monkeypatch.setattr(Turns, "next_turn", counted)
-    house.ask(request, 1)
+    broker.ask(request, 1)
     assert not waits
     part *= 100
-    house.ask(request, 1)
+    broker.ask(request, 1)
     assert waits
 
 
@@ -484,7 +484,7 @@ def test_no_turn_frees_all_offsets_of_a_group(version: int, monkeypatch: Any) ->
 
 
 def test_a_long_answer_is_freed_in_steps_and_sent_in_pieces(
-    house: MemoryBroker, monkeypatch: Any
+    broker: MemoryBroker, monkeypatch: Any
 ) -> None:
     answers: list[Any] = []
     written: Any = Dispatcher._written_in_slices
@@ -498,9 +498,9 @@ def test_a_long_answer_is_freed_in_steps_and_sent_in_pieces(
     monkeypatch.setattr(Dispatcher, "_written_in_slices", kept)
     topic = offsets.OffsetFetchRequestTopics(name="t", partition_indexes=list(range(MANY)))
     group = offsets.OffsetFetchRequestGroup(group_id="g", topics=[topic, topic])
-    found = house.ask(offsets.OffsetFetchRequest(groups=[group]), 8)
+    found = broker.ask(offsets.OffsetFetchRequest(groups=[group]), 8)
     assert [len(each.partitions) for each in found.groups[0].topics] == [MANY, MANY]
-    house.pass_time(0.1)
+    broker.pass_time(0.1)
     assert answers[0].groups == []
     assert max(map(len, answers[1])) < sum(map(len, answers[1])) / 8
 
@@ -554,11 +554,11 @@ def test_a_refusal_that_mirrors_a_long_request_is_made_in_slices() -> None:
     assert len(answer.topics[0].partitions) == MANY
 
 
-def test_parts_of_a_request_give_the_answer_of_the_whole(house: MemoryBroker) -> None:
+def test_parts_of_a_request_give_the_answer_of_the_whole(broker: MemoryBroker) -> None:
     """ElectLeaders and AlterPartitionReassignments, a partition named in two parts included."""
     count = 450
     numbers = [*range(count), 7]
-    elected = house.ask(
+    elected = broker.ask(
         reassignment.ElectLeadersRequest(
             topic_partitions=[
                 reassignment.TopicPartitions(topic="t", partitions=numbers),
@@ -574,7 +574,7 @@ def test_parts_of_a_request_give_the_answer_of_the_whole(house: MemoryBroker) ->
     ]
     codes = [each.error_code for each in elected[0].partition_result]
     assert codes[:2] == [84, 84] and set(codes[2:]) == {3}  # election not needed; unknown
-    changed = house.ask(
+    changed = broker.ask(
         reassignment.AlterPartitionReassignmentsRequest(
             topics=[
                 reassignment.ReassignableTopic(
@@ -592,7 +592,7 @@ def test_parts_of_a_request_give_the_answer_of_the_whole(house: MemoryBroker) ->
     assert [(each.name, len(each.partitions)) for each in changed] == [("t", count + 1)]
     codes = [each.error_code for each in changed[0].partitions]
     assert codes[:2] == [85, 85] and codes[-1] == 42  # nothing to cancel; named twice
-    everything = house.ask(
+    everything = broker.ask(
         reassignment.ElectLeadersRequest(topic_partitions=None, timeout_ms=1000), 2
     )
     assert all(not each.partition_result for each in everything.replica_election_results)
@@ -618,23 +618,23 @@ class CountingClock(Clock):
         self.counts[-1] += event in ("call", "c_call")
 
 
-def counting_house() -> tuple[MemoryBroker, CountingClock]:
+def counting_broker() -> tuple[MemoryBroker, CountingClock]:
     world, clock = MemoryBroker.__new__(MemoryBroker), CountingClock()
     world.clock, world.network = clock, MemoryNetwork(clock)
     return MemoryBroker(world=world).start(), clock
 
 
-def counted(house: MemoryBroker, clock: CountingClock, request: Any, version: int) -> Any:
+def counted(broker: MemoryBroker, clock: CountingClock, request: Any, version: int) -> Any:
     """The answer; what each turn until then did is in `clock.counts`."""
     answers: list[Any] = []
-    connection = house.connection()
-    house.run(connection.connect())
+    connection = broker.connection()
+    broker.run(connection.connect())
     connection.send(request, version).addCallback(answers.append)
     clock.counts = [0]
     sys.setprofile(clock.count)
     try:
         while not answers:
-            house.step()
+            broker.step()
     finally:
         sys.setprofile(None)
     connection.close()
@@ -645,49 +645,49 @@ def test_no_turn_of_a_topic_of_very_many_partitions_is_long() -> None:
     """Its decision, its encoding, its write and its arrival at the broker are turns of their own;
     one of them does no more for a partition than that.
     """
-    (house, clock), count = counting_house(), 4000
+    (broker, clock), count = counting_broker(), 4000
     wide = topics.CreatableTopic(name="wide", num_partitions=count, replication_factor=1)
-    answer = counted(house, clock, topics.CreateTopicsRequest(topics=[wide], timeout_ms=60_000), 7)
+    answer = counted(broker, clock, topics.CreateTopicsRequest(topics=[wide], timeout_ms=60_000), 7)
     assert answer.topics[0].error_code == 0
     assert max(clock.counts) < CALLS_FOR_A_PARTITION * count, sorted(clock.counts)[-6:]
-    house.stop()
+    broker.stop()
 
 
 def test_no_turn_of_very_many_deletions_of_records_is_long() -> None:
     """What is done at once waits for nothing."""
-    (house, clock), count = counting_house(), 4000
+    (broker, clock), count = counting_broker(), 4000
     wide = topics.CreatableTopic(name="wide", num_partitions=count, replication_factor=1)
-    house.ask(topics.CreateTopicsRequest(topics=[wide], timeout_ms=60_000), 7)
-    house.pass_time(1)
+    broker.ask(topics.CreateTopicsRequest(topics=[wide], timeout_ms=60_000), 7)
+    broker.pass_time(1)
     asked = [topics.DeleteRecordsPartition(partition_index=n, offset=-1) for n in range(count)]
     wanted = [topics.DeleteRecordsTopic(name="wide", partitions=asked)]
-    answer = counted(house, clock, topics.DeleteRecordsRequest(timeout_ms=1, topics=wanted), 2)
+    answer = counted(broker, clock, topics.DeleteRecordsRequest(timeout_ms=1, topics=wanted), 2)
     assert {each.error_code for each in answer.topics[0].partitions} == {0}
     assert max(clock.counts) < CALLS_PER_SLICE, sorted(clock.counts)[-6:]
-    house.stop()
+    broker.stop()
 
 
 def test_a_topic_of_very_many_partitions_is_decided_again_when_something_came_between() -> None:
     """Decided, encoded and written in turns of their own."""
-    house = MemoryBroker().start()
+    broker = MemoryBroker().start()
     wide = topics.CreatableTopic(name="wide", num_partitions=4500, replication_factor=1)
     other = topics.CreatableTopic(name="wide", num_partitions=1, replication_factor=1)
     answers: list[Any] = []
-    connections = [house.connection(), house.connection()]
+    connections = [broker.connection(), broker.connection()]
     for connection, wanted in zip(connections, (wide, other), strict=True):
-        house.run(connection.connect())
+        broker.run(connection.connect())
         connection.send(
             topics.CreateTopicsRequest(topics=[wanted], timeout_ms=60_000), 7
         ).addCallback(answers.append)
-    until = house.clock.seconds() + 60
+    until = broker.clock.seconds() + 60
     while len(answers) < 2:
-        house.step()
-        assert house.clock.seconds() < until
+        broker.step()
+        assert broker.clock.seconds() < until
     codes = sorted(each.topics[0].error_code for each in answers)
     assert codes == [0, 36]  # one made it, the other finds it there
     for connection in connections:
         connection.close()
-    house.stop()
+    broker.stop()
 
 
 def test_a_fetch_of_many_partitions_is_read_in_slices_under_one_limit() -> None:
@@ -695,14 +695,14 @@ def test_a_fetch_of_many_partitions_is_read_in_slices_under_one_limit() -> None:
     with a larger one; others are served meanwhile.
     """
     count = SLICE_ELEMENTS + 50
-    house = MemoryBroker().start()
+    broker = MemoryBroker().start()
     many = topics.CreatableTopic(name="many", num_partitions=count, replication_factor=1)
-    house.ask(topics.CreateTopicsRequest(topics=[many], timeout_ms=60_000), 7)
-    house.pass_time(2)
+    broker.ask(topics.CreateTopicsRequest(topics=[many], timeout_ms=60_000), 7)
+    broker.pass_time(2)
     builder = BatchBuilder()
     builder.append(1_700_000_000_000, None, b"x" * 50)
     batch = builder.build()
-    house.ask(
+    broker.ask(
         ProduceRequest(
             acks=1,
             timeout_ms=1,
@@ -722,20 +722,20 @@ def test_a_fetch_of_many_partitions_is_read_in_slices_under_one_limit() -> None:
         request = FetchRequest(
             max_wait_ms=0, max_bytes=most, topics=[FetchTopic(topic="many", partitions=wanted)]
         )
-        turns = house.broker.shared.turns
+        turns = broker.broker.shared.turns
         before, waits = turns.next_turn, []
         turns_of: Any = SimpleNamespace(
             next_turn=lambda: waits.append(1) or before(),  # noqa: B023
             start=turns.start,
         )
-        house.broker.parts.turns = turns_of
-        found = house.ask(request, 11).responses[0].partitions
-        house.broker.parts.turns = turns
+        broker.broker.parts.turns = turns_of
+        found = broker.ask(request, 11).responses[0].partitions
+        broker.broker.parts.turns = turns
         lengths = [len(each.records) for each in found]
         assert lengths == [len(batch)] * expected + [0] * (count - expected)
         assert len(waits) >= 3  # decoded at once, then read in slices
-    house.pass_time(1)
-    house.stop()
+    broker.pass_time(1)
+    broker.stop()
 
 
 @pytest.mark.parametrize("ends_by", ["data", "time", "a connection that is gone"])
@@ -744,10 +744,10 @@ def test_a_fetch_of_many_partitions_that_waited_is_read_again_in_slices(
 ) -> None:
     """RL 1.9: others are served between two of them; who leaves meanwhile is read for no more."""
     count = SLICE_ELEMENTS + 50
-    house = MemoryBroker().start()
+    broker = MemoryBroker().start()
     many = topics.CreatableTopic(name="many", num_partitions=count, replication_factor=1)
-    house.ask(topics.CreateTopicsRequest(topics=[many], timeout_ms=60_000), 7)
-    house.pass_time(2)
+    broker.ask(topics.CreateTopicsRequest(topics=[many], timeout_ms=60_000), 7)
+    broker.pass_time(2)
     read: list[tuple[int, int]] = []
     fetch = ReplicaManager.fetch
 
@@ -764,25 +764,25 @@ def test_a_fetch_of_many_partitions_that_waited_is_read_again_in_slices(
         max_bytes=1 << 20,
         topics=[FetchTopic(topic="many", partitions=wanted)],
     )
-    connection = house.connection()
+    connection = broker.connection()
     answers: list[Any] = []
     connection.send(request, 11).addBoth(answers.append)
-    house.pass_time(0.2)
+    broker.pass_time(0.2)
     assert sum(number for _, number in read) == count and not answers
     read.clear()
     if ends_by == "time":
-        house.clock.rightNow += 0.3
+        broker.clock.rightNow += 0.3
     else:
         builder = BatchBuilder()
         builder.append(1_700_000_000_000, None, b"x")
-        house.broker.parts.replica_manager.produce(
+        broker.broker.parts.replica_manager.produce(
             [(TopicPartition("many", 420), builder.build())], 1
         )
     while not answers and turns < 1000:
         turns += 1
         if ends_by == "a connection that is gone" and read:
             connection.close()
-        one_turn(house)
+        one_turn(broker)
     if ends_by == "a connection that is gone":
         assert sum(number for _, number in read) < count
     else:
@@ -798,5 +798,5 @@ def test_a_fetch_of_many_partitions_that_waited_is_read_again_in_slices(
         by_turn[turn] += number
     assert max(by_turn.values()) <= SLICE_ELEMENTS
     connection.close()
-    house.pass_time(1)
-    house.stop()
+    broker.pass_time(1)
+    broker.stop()

@@ -60,11 +60,11 @@ class Quotas:
     """A broker with topic `t`, and one connection of client id `test`."""
 
     def __init__(self) -> None:
-        self.house = MemoryBroker().start()
+        self.broker = MemoryBroker().start()
         topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
-        self.house.ask(CreateTopicsRequest(topics=[topic], timeout_ms=1000), 7)
-        self.house.pass_time(1)
-        self.connection = self.house.connection()
+        self.broker.ask(CreateTopicsRequest(topics=[topic], timeout_ms=1000), 7)
+        self.broker.pass_time(1)
+        self.connection = self.broker.connection()
 
     def alter(self, entity: dict[str, str | None], **values: float | None) -> int:
         """The error code."""
@@ -75,16 +75,16 @@ class Quotas:
                 for key, value in values.items()
             ],
         )
-        answer = self.house.ask(AlterClientQuotasRequest(entries=[entry]), 1)
-        self.house.pass_time(1)
+        answer = self.broker.ask(AlterClientQuotasRequest(entries=[entry]), 1)
+        self.broker.pass_time(1)
         code: int = answer.entries[0].error_code
         return code
 
     def ask(self, request: Any, version: int) -> tuple[Any, float]:
         """The answer of the one connection, and how long it took."""
-        before = self.house.clock.seconds()
-        answer = self.house.run(self.connection.send(request, version))
-        return answer, self.house.clock.seconds() - before
+        before = self.broker.clock.seconds()
+        answer = self.broker.run(self.connection.send(request, version))
+        return answer, self.broker.clock.seconds() - before
 
     def produce(self, size: int, acks: int = 1) -> tuple[Any, float]:
         data = PartitionProduceData(index=0, records=batch(bytes(size)))
@@ -106,7 +106,7 @@ def quotas() -> Iterator[Quotas]:
     made = Quotas()
     yield made
     made.connection.close()
-    made.house.stop()
+    made.broker.stop()
 
 
 def fetch(offset: int, session_id: int = 0, epoch: int = -1, most: int = 1 << 20) -> FetchRequest:
@@ -122,7 +122,7 @@ def fetch(offset: int, session_id: int = 0, epoch: int = -1, most: int = 1 << 20
 
 
 def test_without_quotas_nothing_is_measured_and_nobody_waits(quotas: Quotas) -> None:
-    parts = quotas.house.broker.parts
+    parts = quotas.broker.broker.parts
     answer, _ = quotas.produce(500_000)
     assert answer.throttle_time_ms == 0 and quotas.wait() == 0
     assert not parts.quotas.active
@@ -150,25 +150,25 @@ def test_a_producer_without_answers_waits_too(quotas: Quotas) -> None:
     )
     frame = encode_request_header(RequestHeader(0, 9, 1, "test")) + encode(request, 9)
     clients: list[Far] = []
-    house = quotas.house
-    house.network.connect("127.0.0.1", 9092, ClientFactory.forProtocol(Far), 1).addCallback(
+    broker = quotas.broker
+    broker.network.connect("127.0.0.1", 9092, ClientFactory.forProtocol(Far), 1).addCallback(
         clients.append
     )
-    house.pass_time(0.1)
+    broker.pass_time(0.1)
     clients[0].transport.write(framed(frame))
-    house.pass_time(1)
-    log = house.broker.log_manager.logs[TopicPartition("t", 0)]
+    broker.pass_time(1)
+    log = broker.broker.log_manager.logs[TopicPartition("t", 0)]
     assert log.log_end_offset == 1 and clients[0].data == b""
     found = [
         each
-        for factory in house.broker.sockets.factories
+        for factory in broker.broker.sockets.factories
         for each in factory.connections
         if each.throttled
     ]
     assert len(found) == 1
-    house.pass_time(18)
+    broker.pass_time(18)
     assert found[0].throttled
-    house.pass_time(2)
+    broker.pass_time(2)
     assert not found[0].throttled
     clients[0].transport.loseConnection()
 
@@ -228,7 +228,7 @@ def test_who_may_not_act_as_a_node_is_not_exempt_as_one(
     """What a node sends costs nothing; refused, the same requests make their client wait."""
     quotas.alter({"user": "ANONYMOUS"}, request_percentage=1)
     (dispatcher,) = [
-        each for each in quotas.house.broker.sockets.dispatchers if not each.listener.is_controller
+        each for each in quotas.broker.broker.sockets.dispatchers if not each.listener.is_controller
     ]
     ticks = iter(range(1000))
     monkeypatch.setattr(dispatcher, "seconds", lambda: next(ticks) * 0.1)
@@ -242,7 +242,7 @@ def test_who_may_not_act_as_a_node_is_not_exempt_as_one(
     # The quota is not used up: whoever waits now, waits for these requests.
     dispatcher.broker.authorizer = denied
     for request, version in sent:
-        quotas.house.pass_time(60)
+        quotas.broker.pass_time(60)
         assert max(quotas.ask(request, version)[1] for _ in range(5)) > 0.1
 
 
@@ -259,7 +259,7 @@ def test_time_of_the_thread_is_waited_for(quotas: Quotas, monkeypatch: pytest.Mo
     """RL 5.3: the clock in memory stands still within a turn: the test says what a request took."""
     quotas.alter({"user": "ANONYMOUS"}, request_percentage=1)
     (dispatcher,) = [
-        each for each in quotas.house.broker.sockets.dispatchers if not each.listener.is_controller
+        each for each in quotas.broker.broker.sockets.dispatchers if not each.listener.is_controller
     ]
     ticks = iter(range(1000))
     monkeypatch.setattr(dispatcher, "seconds", lambda: next(ticks) * 0.1)
@@ -285,7 +285,7 @@ def test_mutations_beyond_the_quota_are_refused_or_waited_for(quotas: Quotas) ->
     assert refused.topics[0].error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
     # 11 tokens were there, 20 are used.
     assert 8000 < refused.throttle_time_ms <= 9000 and took < 1
-    assert "b" not in quotas.house.broker.role.observer.image.topics_by_name
+    assert "b" not in quotas.broker.broker.role.observer.image.topics_by_name
     assert quotas.wait() == pytest.approx(refused.throttle_time_ms / 1000, abs=0.01)
     taken, _ = create("b", 7, 2)
     assert taken.topics[0].error_code == 0
@@ -311,46 +311,46 @@ def test_topics_created_by_a_clients_metadata_are_charged_to_it(quotas: Quotas) 
     def named(connection: BrokerConnection, *names: str) -> set[str]:
         topics = [MetadataRequestTopic(name=each) for each in names]
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=True)
-        quotas.house.run(connection.send(request, 12))
-        quotas.house.pass_time(0.1)
-        return quotas.house.broker.role.observer.image.topics_by_name.keys() & set(names)
+        quotas.broker.run(connection.send(request, 12))
+        quotas.broker.pass_time(0.1)
+        return quotas.broker.broker.role.observer.image.topics_by_name.keys() & set(names)
 
     assert 11 <= len(named(quotas.connection, *(f"n{number}" for number in range(20)))) <= 12
     assert not named(quotas.connection, "late")
-    other = BrokerConnection(quotas.house.runtime, "127.0.0.1", 9092, "other")
+    other = BrokerConnection(quotas.broker.runtime, "127.0.0.1", 9092, "other")
     assert named(other, "others") == {"others"}
-    quotas.house.pass_time(3)
+    quotas.broker.pass_time(3)
     assert named(quotas.connection, "late") == {"late"}
 
 
 def test_a_broker_is_not_made_to_wait_at_its_controller(quotas: Quotas) -> None:
     """Topics that it creates itself count; what its clients sent goes on."""
     quotas.alter({"user": "ANONYMOUS"}, controller_mutation_rate=1)
-    house = quotas.house
-    at_controller = house.connection(9093)
+    broker = quotas.broker
+    at_controller = broker.connection(9093)
 
     def create(name: str) -> Any:
         topic = CreatableTopic(name=name, num_partitions=20, replication_factor=1)
         request = CreateTopicsRequest(topics=[topic], timeout_ms=1000)
-        return house.run(at_controller.send(request, 7))
+        return broker.run(at_controller.send(request, 7))
 
     create("a")
     refused = create("b")
     assert refused.topics[0].error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
     assert refused.throttle_time_ms > 8000
-    before = house.clock.seconds()
+    before = broker.clock.seconds()
     create("c")
-    assert house.clock.seconds() - before < 1
+    assert broker.clock.seconds() - before < 1
     # One that may not act as a broker waits.
     parts = next(
-        each for each in house.broker.sockets.dispatchers if each.listener.is_controller
+        each for each in broker.broker.sockets.dispatchers if each.listener.is_controller
     ).broker
     allowed, parts.authorizer = parts.authorizer, DenyList(("CLUSTER_ACTION", "kafka-cluster"))
     create("d")
     parts.authorizer = allowed
-    before = house.clock.seconds()
+    before = broker.clock.seconds()
     create("e")
-    assert house.clock.seconds() - before > 7
+    assert broker.clock.seconds() - before > 7
     at_controller.close()
 
 
@@ -360,16 +360,16 @@ def test_a_quota_that_is_raised_or_removed_counts_at_once(quotas: Quotas) -> Non
     quotas.alter({"client-id": "test"}, producer_byte_rate=1_000_000)
     assert quotas.produce(30_000)[0].throttle_time_ms == 0
     quotas.alter({"client-id": "test"}, producer_byte_rate=None)
-    assert not quotas.house.broker.parts.quotas.active
+    assert not quotas.broker.broker.parts.quotas.active
 
 
 def test_quotas_are_there_again_after_a_restart(quotas: Quotas) -> None:
     quotas.alter({"client-id": "test"}, producer_byte_rate=1000, controller_mutation_rate=2)
     quotas.connection.close()
-    quotas.house.stop()
-    quotas.house = MemoryBroker(quotas.house.files).start()
-    quotas.connection = quotas.house.connection()
-    parts = quotas.house.broker.parts
+    quotas.broker.stop()
+    quotas.broker = MemoryBroker(quotas.broker.files).start()
+    quotas.connection = quotas.broker.connection()
+    parts = quotas.broker.broker.parts
     for found in (parts.quotas, parts.controller_quotas):
         assert found.produce.limit(("", "test")) == 1000
         assert found.controller_mutation.limit(("", "test")) == 2
@@ -382,13 +382,13 @@ def test_quotas_are_described_as_they_were_set(quotas: Quotas) -> None:
     component = ComponentData(entity_type="client-id", match_type=0, match="a")
     for strict, count in ((False, 2), (True, 1)):
         request = DescribeClientQuotasRequest(components=[component], strict=strict)
-        answer = quotas.house.ask(request, 1)
+        answer = quotas.broker.ask(request, 1)
         assert len(answer.entries) == count
     (entry,) = answer.entries
     assert [(each.entity_type, each.entity_name) for each in entry.entity] == [("client-id", "a")]
     assert [(each.key, each.value) for each in entry.values] == [("consumer_byte_rate", 7)]
     bad = DescribeClientQuotasRequest(components=[component, component])
-    answer = quotas.house.ask(bad, 1)
+    answer = quotas.broker.ask(bad, 1)
     assert answer.error_code == ErrorCode.INVALID_REQUEST and answer.entries is None
 
 
@@ -396,8 +396,8 @@ def test_a_scrape_shows_who_used_what_and_who_waits(quotas: Quotas) -> None:
     quotas.alter({"user": None, "client-id": "test"}, producer_byte_rate=1000)
     answer, _ = quotas.produce(30_000)
     quotas.alter({"user": None}, controller_mutation_rate=1)
-    house = quotas.house
-    parts, served = house.broker.parts, house.broker.served
+    broker = quotas.broker
+    parts, served = broker.broker.parts, broker.broker.served
     out = Exposition()
     for _ in BrokerCollector(BrokerView(lambda: parts, served)).collect(out):
         pass

@@ -52,7 +52,7 @@ SETTINGS = {
 CODES = ErrorCode
 
 
-class House(MemoryBroker):
+class TokenBroker(MemoryBroker):
     """Asks as a user of PLAIN, or by a token."""
 
     def connect(self, user: str = "alice", hmac: bytes | None = None) -> BrokerConnection:
@@ -96,21 +96,21 @@ def wanted(*renewers: str, owner: str | None = None) -> dict[str, Any]:
     }
 
 
-def started(files: Any = None, **more: str) -> House:
-    made = House(files, **(SETTINGS | more))
+def started(files: Any = None, **more: str) -> TokenBroker:
+    made = TokenBroker(files, **(SETTINGS | more))
     made.start()
     return made
 
 
 @pytest.fixture(scope="module")
-def house() -> Iterator[House]:
+def broker() -> Iterator[TokenBroker]:
     made = started()
     yield made
     made.stop()
 
 
-def test_a_token_is_a_login_that_is_handed_on(house: House, lines: list[str]) -> None:
-    token = house.token("alice", "bob")
+def test_a_token_is_a_login_that_is_handed_on(broker: TokenBroker, lines: list[str]) -> None:
+    token = broker.token("alice", "bob")
     assert token.error_code == 0 and len(token.token_id) == 22 and len(token.hmac) == 64
     requester = (token.token_requester_principal_type, token.token_requester_principal_name)
     assert (token.principal_type, token.principal_name) == requester == ("User", "alice")
@@ -120,46 +120,46 @@ def test_a_token_is_a_login_that_is_handed_on(house: House, lines: list[str]) ->
     assert "audit delegation token created node=1 principal=User:alice" in line
     assert f"token={token.token_id} owner=User:alice" in line
 
-    line_by_token = house.connect(token.token_id, token.hmac)
+    line_by_token = broker.connect(token.token_id, token.hmac)
     with capturedLogs() as logs:
-        answer = house.run(line_by_token.send(MetadataRequest(topics=[]), 4))
+        answer = broker.run(line_by_token.send(MetadataRequest(topics=[]), 4))
     assert answer.brokers
-    (listener,) = [each for each in house.broker.sockets.factories if each.name == "CLIENTS"]
+    (listener,) = [each for each in broker.broker.sockets.factories if each.name == "CLIENTS"]
     near: Any = list(listener.connections)[-1]
     assert str(near.principal) == "User:alice" and near.principal.token_authenticated
-    ends = near.sasl.authenticator._expires_ms - house.runtime.now_ms()
+    ends = near.sasl.authenticator._expires_ms - broker.runtime.now_ms()
     assert 590_000 < ends <= 600_000  # the session ends with the token
     line_by_token.close()
     text = "".join(map(formatEvent, logs)) + "".join(lines)
     assert SECRET not in text and b64encode(token.hmac).decode() not in text
 
     with pytest.raises(ConnectError), capturedLogs() as logs:
-        house.run(house.connect(token.token_id, b"x" * 64).send(MetadataRequest(), 4))
+        broker.run(broker.connect(token.token_id, b"x" * 64).send(MetadataRequest(), 4))
     assert any("the HMAC is wrong" in formatEvent(each) for each in logs)
 
 
-def test_who_came_by_a_token_gets_no_further(house: House) -> None:
+def test_who_came_by_a_token_gets_no_further(broker: TokenBroker) -> None:
     """By any of the four: a token would be renewed for ever, or make others."""
-    token = house.token()
+    token = broker.token()
     token_authenticated = {"user": token.token_id, "hmac": token.hmac}
     refused = CODES.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
-    answer = house.asked("Create", **token_authenticated, **wanted())
+    answer = broker.asked("Create", **token_authenticated, **wanted())
     assert (answer.error_code, answer.issue_timestamp_ms, answer.hmac) == (refused, -1, b"")
-    assert house.asked("Describe", **token_authenticated, owners=None).error_code == refused
-    connection = house.connect(token.token_id, token.hmac)
+    assert broker.asked("Describe", **token_authenticated, owners=None).error_code == refused
+    connection = broker.connect(token.token_id, token.hmac)
     for cls, name in (
         (tokens.RenewDelegationTokenRequest, "renew_period_ms"),
         (tokens.ExpireDelegationTokenRequest, "expiry_time_period_ms"),
     ):
-        answer = house.run(connection.send(cls(**{"hmac": token.hmac, name: -1}), 2))
+        answer = broker.run(connection.send(cls(**{"hmac": token.hmac, name: -1}), 2))
         assert (answer.error_code, answer.expiry_timestamp_ms) == (refused, -1)
     connection.close()
 
 
-def test_without_authentication_nobody_has_a_token(house: House) -> None:
+def test_without_authentication_nobody_has_a_token(broker: TokenBroker) -> None:
     request = tokens.CreateDelegationTokenRequest(renewers=[], max_lifetime_ms=-1)
     for port in (9092, 9093):
-        answer = house.ask(request, 3, port)
+        answer = broker.ask(request, 3, port)
         assert answer.error_code == CODES.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
         assert answer.principal_name == "ANONYMOUS"
 
@@ -175,15 +175,17 @@ def test_without_authentication_nobody_has_a_token(house: House) -> None:
         (SecurityProtocol.SASL_SSL, TokenPrincipal("User", "alice"), False),
     ],
 )
-def test_which_connections_may(house: House, protocol: Any, principal: Any, may: bool) -> None:
-    parts: BrokerParts = house.broker.parts
+def test_which_connections_may(
+    broker: TokenBroker, protocol: Any, principal: Any, may: bool
+) -> None:
+    parts: BrokerParts = broker.broker.parts
     where = ListenerName("L", False, protocol)
     context = RequestContext(parts, where, 38, 3, 1, "c", principal=principal)
     assert may_request(context) is may
 
 
-def test_for_another_it_needs_a_permission(house: House, lines: list[str]) -> None:
-    answer = house.token("carol", owner="alice")
+def test_for_another_it_needs_a_permission(broker: TokenBroker, lines: list[str]) -> None:
+    answer = broker.token("carol", owner="alice")
     assert answer.error_code == CODES.DELEGATION_TOKEN_AUTHORIZATION_FAILED
     assert "operation=CREATE_TOKENS resource=USER count=1 names=User:alice" in lines[-1]
     granted = creation(
@@ -192,38 +194,38 @@ def test_for_another_it_needs_a_permission(house: House, lines: list[str]) -> No
         operation=int(Operation.CREATE_TOKENS),
         principal="User:carol",
     )
-    assert created(house, granted) == [0]
-    answer = house.token("carol", owner="alice")
+    assert created(broker, granted) == [0]
+    answer = broker.token("carol", owner="alice")
     assert answer.error_code == 0
     assert (answer.principal_name, answer.token_requester_principal_name) == ("alice", "carol")
 
 
-def test_who_sees_a_token(house: House) -> None:
+def test_who_sees_a_token(broker: TokenBroker) -> None:
     """Owner, requester, renewers; others by one of two permissions; of the owners requested."""
-    token = house.token("bob", "carol").token_id
-    assert token in house.described("bob") & house.described("carol")
-    assert token not in house.described("alice")
+    token = broker.token("bob", "carol").token_id
+    assert token in broker.described("bob") & broker.described("carol")
+    assert token not in broker.described("alice")
     alice = {"principal_type": "User", "principal_name": "alice"}
-    assert token not in house.described("bob", [alice])
-    assert token in house.described("bob", [alice, {**alice, "principal_name": "carol"}])
-    assert house.described("bob", []) == set()
+    assert token not in broker.described("bob", [alice])
+    assert token in broker.described("bob", [alice, {**alice, "principal_name": "carol"}])
+    assert broker.described("bob", []) == set()
     by_owner = creation(
         "User:bob",
         resource_type=int(ResourceType.USER),
         operation=int(Operation.DESCRIBE_TOKENS),
         principal="User:alice",
     )
-    assert created(house, by_owner) == [0]
-    assert token in house.described("alice")
+    assert created(broker, by_owner) == [0]
+    assert token in broker.described("alice")
 
 
-def test_renewed_and_ended(house: House, lines: list[str]) -> None:
-    token = house.token("alice", "bob")
-    house.pass_time(10)
-    connections = {each: house.connect(each) for each in ("alice", "bob", "carol")}
+def test_renewed_and_ended(broker: TokenBroker, lines: list[str]) -> None:
+    token = broker.token("alice", "bob")
+    broker.pass_time(10)
+    connections = {each: broker.connect(each) for each in ("alice", "bob", "carol")}
 
     def ask(user: str, cls: Any, **more: Any) -> Any:
-        return house.run(connections[user].send(cls(hmac=token.hmac, **more), 2))
+        return broker.run(connections[user].send(cls(hmac=token.hmac, **more), 2))
 
     renew, expire = tokens.RenewDelegationTokenRequest, tokens.ExpireDelegationTokenRequest
     answer = ask("carol", renew, renew_period_ms=-1)
@@ -241,39 +243,39 @@ def test_renewed_and_ended(house: House, lines: list[str]) -> None:
     assert answer.error_code == CODES.DELEGATION_TOKEN_NOT_FOUND
     for each in connections.values():
         each.close()
-    house.pass_time(1)
+    broker.pass_time(1)
     with pytest.raises(ConnectError):
-        house.run(house.connect(token.token_id, token.hmac).send(MetadataRequest(), 4))
+        broker.run(broker.connect(token.token_id, token.hmac).send(MetadataRequest(), 4))
 
 
 def test_what_expired_is_refused_at_once_and_removed_later() -> None:
     """Also after a restart; a token that holds is still there."""
-    house = started()
-    token = house.token()
-    house.stop()
-    house = started(house.files)
-    house.run(house.connect(token.token_id, token.hmac).send(MetadataRequest(topics=[]), 4))
-    connection = house.connect()
+    broker = started()
+    token = broker.token()
+    broker.stop()
+    broker = started(broker.files)
+    broker.run(broker.connect(token.token_id, token.hmac).send(MetadataRequest(topics=[]), 4))
+    connection = broker.connect()
     request = tokens.ExpireDelegationTokenRequest(hmac=token.hmac, expiry_time_period_ms=5_000)
-    assert house.run(connection.send(request, 2)).error_code == 0
+    assert broker.run(connection.send(request, 2)).error_code == 0
     connection.close()
-    house.pass_time(6)
-    controller = house.broker._controller
+    broker.pass_time(6)
+    controller = broker.broker._controller
     assert controller is not None and token.token_id in controller.image.tokens
     with pytest.raises(ConnectError):
-        house.run(house.connect(token.token_id, token.hmac).send(MetadataRequest(), 4))
-    house.pass_time(61)
-    assert not controller.image.tokens and not house.described()
-    house.stop()
+        broker.run(broker.connect(token.token_id, token.hmac).send(MetadataRequest(), 4))
+    broker.pass_time(61)
+    assert not controller.image.tokens and not broker.described()
+    broker.stop()
 
 
 def test_without_the_secret_there_are_no_tokens() -> None:
-    house = started(**{"delegation.token.secret.key": ""})
-    answer = house.token()
+    broker = started(**{"delegation.token.secret.key": ""})
+    answer = broker.token()
     assert (answer.error_code, answer.issue_timestamp_ms) == (
         CODES.DELEGATION_TOKEN_AUTH_DISABLED,
         0,
     )
-    answer = house.asked("Describe", owners=None)
+    answer = broker.asked("Describe", owners=None)
     assert answer.error_code == CODES.DELEGATION_TOKEN_AUTH_DISABLED
-    house.stop()
+    broker.stop()

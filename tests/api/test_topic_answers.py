@@ -20,78 +20,78 @@ NEVER = -0x80000000
 
 
 @pytest.fixture
-def house() -> MemoryBroker:
+def broker() -> MemoryBroker:
     made = MemoryBroker().start()
     create(made, "a", 3)
     create(made, "b", 1)
     return made
 
 
-def grow(house: MemoryBroker, name: str, count: int) -> None:
+def grow(broker: MemoryBroker, name: str, count: int) -> None:
     wanted = CreatePartitionsTopic(name=name, count=count, assignments=None)
-    answer = house.ask(CreatePartitionsRequest(topics=[wanted], timeout_ms=1000), 3)
+    answer = broker.ask(CreatePartitionsRequest(topics=[wanted], timeout_ms=1000), 3)
     assert answer.results[0].error_code == 0
-    house.pass_time(0)
+    broker.pass_time(0)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_second_answer_is_the_first(house: MemoryBroker, version: int) -> None:
+def test_a_second_answer_is_the_first(broker: MemoryBroker, version: int) -> None:
     """In every version, with a topic that is not there among them; the bytes are those that the
     codec would write, none too many.
     """
     asked = named("b", "not a name", "a")
-    first, second = (ask(house, asked, version) for _ in "12")
+    first, second = (ask(broker, asked, version) for _ in "12")
     assert first == second and [len(each.partitions) for each in first.topics] == [1, 0, 3]
     whole = encode(first, version)
     assert decode(metadata_messages.MetadataResponse, whole, version) == first
     if version:
-        assert ask(house, None, version) == ask(house, None, version)
+        assert ask(broker, None, version) == ask(broker, None, version)
 
 
 @pytest.mark.parametrize("version", range(8, 14))
-def test_operations_are_of_the_request_and_not_kept(house: MemoryBroker, version: int) -> None:
+def test_operations_are_of_the_request_and_not_kept(broker: MemoryBroker, version: int) -> None:
     """One client wants them, the next one does not."""
     wants = [True, False, True]
     found = [
-        ask(house, named("a"), version, include_topic_authorized_operations=each).topics[0]
+        ask(broker, named("a"), version, include_topic_authorized_operations=each).topics[0]
         for each in wants
     ]
     assert [each.topic_authorized_operations != NEVER for each in found] == wants
 
 
-def test_a_change_of_a_topic_is_in_the_next_answer(house: MemoryBroker) -> None:
+def test_a_change_of_a_topic_is_in_the_next_answer(broker: MemoryBroker) -> None:
     """What is kept of the others is kept further."""
-    answers = house.broker.parts.topic_answers
-    ask(house, named("a", "b"), 12)
+    answers = broker.broker.parts.topic_answers
+    ask(broker, named("a", "b"), 12)
     (kept,) = answers._kept.values()
     before = {topic.name: data for topic, data in kept.values()}
-    grow(house, "b", 2)
-    assert [len(each.partitions) for each in ask(house, named("a", "b"), 12).topics] == [3, 2]
+    grow(broker, "b", 2)
+    assert [len(each.partitions) for each in ask(broker, named("a", "b"), 12).topics] == [3, 2]
     after = {topic.name: data for topic, data in kept.values()}
     assert after["a"] is before["a"] and after["b"] != before["b"]
 
 
 @pytest.mark.parametrize("api", ["Metadata", "DescribeTopicPartitions"])
-def test_a_change_of_a_partition_is_in_the_next_answer(house: MemoryBroker, api: str) -> None:
+def test_a_change_of_a_partition_is_in_the_next_answer(broker: MemoryBroker, api: str) -> None:
     """Of its leader, say: as many partitions as before, and the same brokers."""
 
     def leaders() -> list[int]:
         if api == "Metadata":
-            (topic,) = ask(house, named("a"), 12).topics
+            (topic,) = ask(broker, named("a"), 12).topics
         else:
             wanted = [described.TopicRequest(name="a")]
-            (topic,) = house.ask(described.DescribeTopicPartitionsRequest(topics=wanted), 0).topics
+            (topic,) = broker.ask(described.DescribeTopicPartitionsRequest(topics=wanted), 0).topics
         return [each.leader_id for each in topic.partitions]
 
     assert leaders() == [1, 1, 1]
-    image = house.broker.parts.metadata.image
+    image = broker.broker.parts.metadata.image
     topic_id = image.topics_by_name["a"].id
     change = PartitionChangeRecord(partition_id=1, topic_id=topic_id, leader=-1)
-    house.broker.parts.metadata = SimpleNamespace(image=image.apply([change])[0])
+    broker.broker.parts.metadata = SimpleNamespace(image=image.apply([change])[0])
     assert leaders() == [1, -1, 1]
 
 
-def test_partitions_are_described_as_before(house: MemoryBroker) -> None:
+def test_partitions_are_described_as_before(broker: MemoryBroker) -> None:
     """The same from what is kept, for each limit; the cursor says where to go on."""
 
     def describe(limit: int, cursor=None) -> described.DescribeTopicPartitionsResponse:
@@ -99,7 +99,7 @@ def test_partitions_are_described_as_before(house: MemoryBroker) -> None:
         request = described.DescribeTopicPartitionsRequest(
             topics=topics, response_partition_limit=limit, cursor=cursor
         )
-        return house.ask(request, 0)
+        return broker.ask(request, 0)
 
     for limit in (1, 2, 3, 4, 5):
         first, second = describe(limit), describe(limit)

@@ -295,7 +295,7 @@ def test_a_coordinator_waits_longer_for_the_answer_than_its_leader_for_replicas(
     """The leader says then which of up to a thousand markers are written. A connection that is
     closed before leaves all of them to be sent again.
     """
-    house = MemoryBroker(request_timeout_ms=timeout_ms).start()
-    connection = house.broker.role._connect_for_markers("host", 1)
+    broker = MemoryBroker(request_timeout_ms=timeout_ms).start()
+    connection = broker.broker.role._connect_for_markers("host", 1)
     assert connection.request_timeout_ms > int(timeout_ms)
-    house.stop()
+    broker.stop()

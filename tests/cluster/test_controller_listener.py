@@ -46,24 +46,24 @@ LEVELS = {
 
 
 @pytest.fixture
-def house() -> MemoryBroker:
+def broker() -> MemoryBroker:
     return MemoryBroker().start()
 
 
-def asked(house: MemoryBroker, port: int) -> ApiVersionsResponse:
-    answer: ApiVersionsResponse = house.ask(
+def asked(broker: MemoryBroker, port: int) -> ApiVersionsResponse:
+    answer: ApiVersionsResponse = broker.ask(
         ApiVersionsRequest(client_software_name="t", client_software_version="1"), 4, port
     )
     assert answer.error_code == 0
     return answer
 
 
-def test_a_controller_listener_serves_what_nodes_ask(house: MemoryBroker) -> None:
+def test_a_controller_listener_serves_what_nodes_ask(broker: MemoryBroker) -> None:
     """RL 8.1: each API by which Kafka's nodes follow, register, beat, change ISRs, take ids,
     place replicas and forward.
     """
-    on_controller = {each.api_key for each in asked(house, 9093).api_keys}
-    on_broker = {each.api_key for each in asked(house, 9092).api_keys}
+    on_controller = {each.api_key for each in asked(broker, 9093).api_keys}
+    on_broker = {each.api_key for each in asked(broker, 9092).api_keys}
     assert set(FOR_NODES.values()) <= on_controller
     assert set(FOR_NODES.values()) & on_broker == {FOR_NODES["Fetch"]}
 
@@ -73,17 +73,17 @@ def test_each_request_of_a_node_is_served_on_that_listener() -> None:
     registers, beats, takes producer ids, names its directory and changes an ISR; a client's
     request comes in an envelope; the log and its snapshot are read.
     """
-    house = MemoryBroker(metadata_log_max_record_bytes_between_snapshots="1").start()
-    controller = house.broker.parts.controller
+    broker = MemoryBroker(metadata_log_max_record_bytes_between_snapshots="1").start()
+    controller = broker.broker.parts.controller
     assert controller is not None
 
     def ask(request: Any, version: int) -> Any:
-        answer = house.ask(request, version, 9093)
+        answer = broker.ask(request, version, 9093)
         assert getattr(answer, "error_code", 0) == 0, answer
-        house.pass_time(1.0)
+        broker.pass_time(1.0)
         return answer
 
-    of_seven = Fixture().registration(7, cluster_id=house.broker.cluster_id)
+    of_seven = Fixture().registration(7, cluster_id=broker.broker.cluster_id)
     epoch = ask(of_seven, 4).broker_epoch
     assert controller.image.brokers[7].epoch == epoch and controller.image.brokers[7].fenced
     beat = {"broker_id": 7, "broker_epoch": epoch}
@@ -138,14 +138,14 @@ def test_each_request_of_a_node_is_served_on_that_listener() -> None:
     (read,) = ask(built(FetchRequest, 17, {"topics": [log]}), 17).responses[0].partitions
     assert (read.error_code, read.current_leader.leader_id) == (0, 1)
     assert read.high_watermark >= newest.end_offset > epoch
-    house.stop()
+    broker.stop()
 
 
-def test_a_new_cluster_says_its_levels(house: MemoryBroker) -> None:
+def test_a_new_cluster_says_its_levels(broker: MemoryBroker) -> None:
     """RL 8.1: metadata.version 30, ELR 1, group.version 1, transaction.version 2 are finalised, as
     soon as the broker follows; other features are at 0 and not said.
     """
-    answer = asked(house, 9092)
+    answer = asked(broker, 9092)
     assert {each.name: each.max_version_level for each in answer.finalized_features} == LEVELS
     supported = {
         each.name: (each.min_version, each.max_version) for each in answer.supported_features

@@ -23,7 +23,7 @@ def test_a_manual_assignment_keeps_to_the_limit() -> None:
     """10,001 partitions assigned by hand are refused as 10,001 counted ones are; with them, as in
     Kafka, the whole request, whatever else is wrong with it.
     """
-    house = MemoryBroker().start()
+    broker = MemoryBroker().start()
 
     def by_hand(name: str, count: int) -> CreatableTopic:
         chosen = [
@@ -39,7 +39,7 @@ def test_a_manual_assignment_keeps_to_the_limit() -> None:
 
     def codes(*topics: CreatableTopic) -> list[int]:
         request = CreateTopicsRequest(topics=list(topics), timeout_ms=1000)
-        return [topic.error_code for topic in house.ask(request, 7).topics]
+        return [topic.error_code for topic in broker.ask(request, 7).topics]
 
     most, refused = MAX_PARTITIONS_PER_REQUEST, ErrorCode.POLICY_VIOLATION
     assert codes(by_hand("wide", most + 1), counted("a/b", 1)) == [refused, refused]
@@ -49,16 +49,16 @@ def test_a_manual_assignment_keeps_to_the_limit() -> None:
         ErrorCode.INVALID_REQUEST,
         ErrorCode.NONE,
     ]
-    house.stop()
+    broker.stop()
 
 
 @pytest.mark.parametrize("validate_only", [True, False])
 def test_the_limit_counts_over_all_parts_of_a_request(validate_only: bool) -> None:
     """Also where nothing is written: what is validated is what would be done."""
-    house = MemoryBroker().start()
+    broker = MemoryBroker().start()
     names = [f"t{number}" for number in range(_AT_A_TIME + 1)]
     made = [CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in names]
-    house.ask(CreateTopicsRequest(topics=made, timeout_ms=1000), 7)
+    broker.ask(CreateTopicsRequest(topics=made, timeout_ms=1000), 7)
     counts = [MAX_PARTITIONS_PER_REQUEST - len(names) + 3, *[2] * (len(names) - 2), 3]
     request = CreatePartitionsRequest(
         topics=[
@@ -68,6 +68,6 @@ def test_the_limit_counts_over_all_parts_of_a_request(validate_only: bool) -> No
         timeout_ms=1000,
         validate_only=validate_only,
     )
-    refused = [each.error_code for each in house.ask(request, 3).results]
+    refused = [each.error_code for each in broker.ask(request, 3).results]
     assert refused == [*[0] * (len(names) - 1), ErrorCode.POLICY_VIOLATION]
-    house.stop()
+    broker.stop()

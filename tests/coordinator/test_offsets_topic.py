@@ -143,27 +143,27 @@ def test_the_first_request_to_a_coordinator_of_a_new_cluster_is_served(
     """Fifty partitions are taken over in several turns, here of a busy broker."""
     monkeypatch.setattr("twisted_broker.server.metadata_publisher._PARTITIONS_A_PIECE", 1)
     monkeypatch.setattr("twisted_broker.server.metadata_publisher._PIECES_A_TURN", 1)
-    house = MemoryBroker().start()
-    call_later = house.clock.callLater
+    broker = MemoryBroker().start()
+    call_later = broker.clock.callLater
 
     def slowly(seconds: float, call: Any, *arguments: Any, **more: Any) -> Any:
         is_roles = getattr(call, "__name__", "") == "_next_deltas"
         return call_later(0.01 if is_roles else seconds, call, *arguments, **more)
 
-    monkeypatch.setattr(house.clock, "callLater", slowly)
-    connection = house.connection()
+    monkeypatch.setattr(broker.clock, "callLater", slowly)
+    connection = broker.connection()
     request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=["zz"])
-    found: FindCoordinatorResponse = house.run(connection.send(request, 4))
+    found: FindCoordinatorResponse = broker.run(connection.send(request, 4))
     assert found.coordinators[0].error_code == ErrorCode.NONE
     first: Any = (
         HeartbeatRequest(group_id="zz", generation_id=1, member_id="m")
         if key_type == 0
         else InitProducerIdRequest(transactional_id="zz", transaction_timeout_ms=60_000)
     )
-    answer = house.run(connection.send(first, 4))
+    answer = broker.run(connection.send(first, 4))
     assert answer.error_code == (ErrorCode.UNKNOWN_MEMBER_ID if key_type == 0 else ErrorCode.NONE)
     connection.close()
-    house.stop()
+    broker.stop()
 
 
 def test_a_refusal_names_the_setting_once_a_minute(lines: list[str]) -> None:

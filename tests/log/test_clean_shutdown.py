@@ -71,10 +71,10 @@ def test_the_registration_carries_it(monkeypatch: pytest.MonkeyPatch) -> None:
         real(self, *arguments)
 
     monkeypatch.setattr(BrokerLifecycleManager, "start", start)
-    house = MemoryBroker().start()
-    epoch = house.broker.parts.metadata.image.brokers[1].epoch
-    house.stop()
-    again = MemoryBroker(house.files).start()
+    broker = MemoryBroker().start()
+    epoch = broker.broker.parts.metadata.image.brokers[1].epoch
+    broker.stop()
+    again = MemoryBroker(broker.files).start()
     assert again.broker.parts.metadata.image.brokers[1].epoch > epoch
     again.files._locks.clear()  # its process is dead
     MemoryBroker(again.files).start()
@@ -143,8 +143,8 @@ def test_a_start_that_fails_anywhere_keeps_the_places_in_isr_and_elr(
     """RL 8.2: whatever the failed start got to, the next registration names the epoch that the
     controller knows: the stop counts as clean.
     """
-    house = MemoryBroker().start()
-    house.stop()
+    broker = MemoryBroker().start()
+    broker.stop()
     owner, name = _STEPS[step]
     real = getattr(owner, name)
 
@@ -155,10 +155,10 @@ def test_a_start_that_fails_anywhere_keeps_the_places_in_isr_and_elr(
 
     with monkeypatch.context() as broken:
         broken.setattr(owner, name, fails)
-        failing = MemoryBroker(house.files)
+        failing = MemoryBroker(broker.files)
         with pytest.raises((OSError, LogDirFailure), match="no further"):
             failing.start()
-    again = MemoryBroker(house.files)
+    again = MemoryBroker(broker.files)
     told: list[tuple[int, int]] = []
     start = BrokerLifecycleManager.start
 

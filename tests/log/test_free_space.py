@@ -59,42 +59,42 @@ def lines() -> Iterator[list[str]]:
 def test_one_line_when_it_is_nearly_full_and_one_when_it_is_not(lines: list[str]) -> None:
     """Issue 12: however often it is looked at; about the limit there is no storm."""
     disk = Disk()
-    house = MemoryBroker(disk).start()
-    space = house.broker.log_manager.free_space
+    broker = MemoryBroker(disk).start()
+    space = broker.broker.log_manager.free_space
     space.start()
     assert space.found == {"/data": (10 * GIB, 5 * GIB)} and lines == []
     for free in (GIB - 1, 5, GIB, GIB + GIB // 20, 7, GIB + GIB // 20):
         disk.free = free
-        house.pass_time(SECONDS)
+        broker.pass_time(SECONDS)
         assert space.found["/data"][1] == free
     assert len(lines) == 1
     assert "disk nearly full directory=/data free.bytes=1073741823 " in lines[0]
     assert "replog.log.dir.free.warn.bytes=1073741824: shorten retention" in lines[0]
     disk.free = 2 * GIB
-    house.pass_time(SECONDS)
+    broker.pass_time(SECONDS)
     assert lines[1:] == [
         "disk has room again directory=/data free.bytes=2147483648 total.bytes=10737418240"
     ]
     disk.free = 0
-    house.pass_time(SECONDS)
+    broker.pass_time(SECONDS)
     assert len(lines) == 3
-    house.stop()
+    broker.stop()
 
 
 def test_zero_never_warns(lines: list[str]) -> None:
     disk = Disk()
     disk.free = 0
-    house = MemoryBroker(disk, replog_log_dir_free_warn_bytes="0").start()
-    house.broker.log_manager.free_space.start()
-    house.pass_time(2 * SECONDS)
+    broker = MemoryBroker(disk, replog_log_dir_free_warn_bytes="0").start()
+    broker.broker.log_manager.free_space.start()
+    broker.pass_time(2 * SECONDS)
     assert lines == []
 
 
 def test_a_disk_that_does_not_answer_is_looked_at_once(lines: list[str]) -> None:
     """Its last figures stay; one that fails, or whose directory failed, has none."""
     disk = Disk()
-    house = MemoryBroker(disk).start()
-    manager = house.broker.log_manager
+    broker = MemoryBroker(disk).start()
+    manager = broker.broker.log_manager
     (directory,) = manager.directories.online()
     before, held = directory.disk, HeldWorker()
     directory.disk = held  # type: ignore[assignment]

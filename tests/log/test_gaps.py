@@ -522,30 +522,30 @@ def test_the_end_of_a_segment_is_read_from_its_last_index_entry() -> None:
     assert end_of(first) == bases[1]
 
 
-def produced(house: MemoryBroker, topic: str) -> int:
+def produced(broker: MemoryBroker, topic: str) -> int:
     data = PartitionProduceData(index=0, records=batch(b"v" + bytes(60)))
     request = ProduceRequest(
         acks=-1, timeout_ms=1000, topic_data=[TopicProduceData(name=topic, partition_data=[data])]
     )
-    code: int = house.ask(request, 9).responses[0].partition_responses[0].error_code
+    code: int = broker.ask(request, 9).responses[0].partition_responses[0].error_code
     return code
 
 
-def house_with_a_lost_segment(clean: bool) -> MemoryFileSystem:
+def disk_with_a_lost_segment(clean: bool) -> MemoryFileSystem:
     """A broker with two topics of one replica stopped; segment 2 of t-0 is in another place."""
-    house = MemoryBroker().start()
+    broker = MemoryBroker().start()
     settings = [CreatableTopicConfig(name="internal.segment.bytes", value="200")]
     names = ("t", "other")
     topics = [
         CreatableTopic(name=name, num_partitions=1, replication_factor=1, configs=settings)
         for name in names
     ]
-    house.ask(CreateTopicsRequest(topics=topics, timeout_ms=1000), 7)
-    house.pass_time(1)
-    assert [produced(house, name) for _ in range(6) for name in names] == [0] * 12
+    broker.ask(CreateTopicsRequest(topics=topics, timeout_ms=1000), 7)
+    broker.pass_time(1)
+    assert [produced(broker, name) for _ in range(6) for name in names] == [0] * 12
     if clean:
-        house.stop()
-    files = house.files
+        broker.stop()
+    files = broker.files
     files._locks.clear()
     files.rename(posixpath.join("/data/t-0", file_name(2, ".log")), "/data/elsewhere")
     return files
@@ -555,40 +555,40 @@ def test_a_broker_refuses_the_partition_and_serves_the_others() -> None:
     """RL 1.12, 3.6: on the way that production takes: KAFKA_STORAGE_ERROR with the reason in
     `explain`; put back, the file serves again.
     """
-    files = house_with_a_lost_segment(clean=True)
-    house = again(files)
-    assert produced(house, "other") == 0 and produced(house, "t") == ErrorCode.KAFKA_STORAGE_ERROR
-    partition = house.broker.parts.replica_manager.partitions[TopicPartition("t", 0)]
+    files = disk_with_a_lost_segment(clean=True)
+    broker = again(files)
+    assert produced(broker, "other") == 0 and produced(broker, "t") == ErrorCode.KAFKA_STORAGE_ERROR
+    partition = broker.broker.parts.replica_manager.partitions[TopicPartition("t", 0)]
     told = explain(partition, Moment(0, 0))
     assert told.role == "offline" and "offsets 2 to 2 are missing" in told.offline_because
-    house.stop()
+    broker.stop()
     files.rename("/data/elsewhere", posixpath.join("/data/t-0", file_name(2, ".log")))
-    house = again(files, seed=9)
-    assert produced(house, "t") == 0 and end_of_partition(house) == 7
-    house.stop()
+    broker = again(files, seed=9)
+    assert produced(broker, "t") == 0 and end_of_partition(broker) == 7
+    broker.stop()
 
 
 def test_a_broker_serves_what_an_unclean_stop_left_of_an_only_replica() -> None:
     """RL 3.6: nobody waits for an operator; what lay behind the gap is kept."""
-    files = house_with_a_lost_segment(clean=False)
-    house = again(files)
-    assert produced(house, "other") == 0 and produced(house, "t") == 0
-    assert end_of_partition(house) == 3
+    files = disk_with_a_lost_segment(clean=False)
+    broker = again(files)
+    assert produced(broker, "other") == 0 and produced(broker, "t") == 0
+    assert end_of_partition(broker) == 3
     kept = [name for name in files.listdir("/data/t-0") if name.endswith(".log.aside")]
     assert kept == [file_name(base, ".log.aside") for base in (3, 4, 5)]
-    house.stop()
-    house = again(files)
-    assert produced(house, "t") == 0 and end_of_partition(house) == 4
-    house.stop()
+    broker.stop()
+    broker = again(files)
+    assert produced(broker, "t") == 0 and end_of_partition(broker) == 4
+    broker.stop()
 
 
-def end_of_partition(house: MemoryBroker) -> int:
-    partition = house.broker.parts.replica_manager.partitions[TopicPartition("t", 0)]
+def end_of_partition(broker: MemoryBroker) -> int:
+    partition = broker.broker.parts.replica_manager.partitions[TopicPartition("t", 0)]
     end: int = partition.log.log_end_offset
     return end
 
 
 def again(files: MemoryFileSystem, seed: int = 8) -> MemoryBroker:
-    house = MemoryBroker(files, seed=seed).start()
-    house.pass_time(1)
-    return house
+    broker = MemoryBroker(files, seed=seed).start()
+    broker.pass_time(1)
+    return broker

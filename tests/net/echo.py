@@ -63,7 +63,7 @@ class Far(Protocol):
         self.lost = True
 
 
-class House:
+class MemoryListener:
     """A memory network with one listener; `dispatch` decides."""
 
     def __init__(

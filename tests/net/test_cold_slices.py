@@ -191,15 +191,15 @@ def test_others_are_served_while_a_disk_stalls(size: int) -> None:
     workers: list[StallingWorker] = []
 
     def worker(directory: str) -> StallingWorker:
-        workers.append(StallingWorker(house.clock))
+        workers.append(StallingWorker(owner.clock))
         return workers[-1]
 
-    house: Any = SimpleNamespace(clock=Clock())
+    owner: Any = SimpleNamespace(clock=Clock())
     world = MemoryBroker.__new__(MemoryBroker)
-    world.clock = house.clock
+    world.clock = owner.clock
     from twisted_broker.simulation.memory_network import MemoryNetwork
 
-    world.network = MemoryNetwork(house.clock)
+    world.network = MemoryNetwork(owner.clock)
     broker = MemoryBroker(disk, world=world, disk=worker).start()
     disk.is_in_worker = lambda: any(each.in_job for each in workers)
     topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1)

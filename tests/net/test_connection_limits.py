@@ -94,65 +94,65 @@ def test_a_broker_takes_the_place_of_the_oldest_that_never_logged_in(
     limit: dict[str, int],
 ) -> None:
     """Clients that logged in stay, however old."""
-    house = Listeners("CLIENTS", "BROKERS", **limit)
-    used = house.client("CLIENTS", b"metadata")
-    silent = [house.client("CLIENTS") for _ in range(3)]
-    assert house.client("CLIENTS") is None, "a client takes nobody's place"
-    first, second = (house.client("BROKERS", b"fetch") for _ in range(2))
+    broker = Listeners("CLIENTS", "BROKERS", **limit)
+    used = broker.client("CLIENTS", b"metadata")
+    silent = [broker.client("CLIENTS") for _ in range(3)]
+    assert broker.client("CLIENTS") is None, "a client takes nobody's place"
+    first, second = (broker.client("BROKERS", b"fetch") for _ in range(2))
     assert first and second and used
     assert [each.lost for each in silent if each] == [True, True, False]
-    assert not first.lost and not second.lost and not used.lost and house.counts.total == 4
+    assert not first.lost and not second.lost and not used.lost and broker.counts.total == 4
 
 
 @short_of
 def test_then_a_broker_takes_the_place_of_the_client_that_is_silent_the_longest(
     limit: dict[str, int],
 ) -> None:
-    house = Listeners("CLIENTS", "BROKERS", **limit)
-    broker = house.client("BROKERS", b"fetch")
-    clients = [house.client("CLIENTS", b"metadata") for _ in range(3)]
-    house.run(1)
+    listeners = Listeners("CLIENTS", "BROKERS", **limit)
+    broker = listeners.client("BROKERS", b"fetch")
+    clients = [listeners.client("CLIENTS", b"metadata") for _ in range(3)]
+    listeners.run(1)
     for number in (0, 2):
         client = clients[number]
         assert client
         client.transport.write(framed(b"again"))
-        house.run()
-    house.run(1)
-    assert house.client("BROKERS", b"fetch") and broker
+        listeners.run()
+    listeners.run(1)
+    assert listeners.client("BROKERS", b"fetch") and broker
     assert [each.lost for each in clients if each] == [False, True, False] and not broker.lost
 
 
 def test_what_brokers_may_have_is_bounded_by_descriptors_alone() -> None:
     """As in Kafka: where all connections are those of brokers, `max.connections` refuses none."""
-    house = Listeners("CLIENTS", "BROKERS", maximum=2, descriptors=4)
-    brokers = [house.client("BROKERS", b"fetch") for _ in range(4)]
-    assert all(brokers) and house.counts.total == 4
-    assert house.client("BROKERS") is None and house.client("CLIENTS") is None
+    broker = Listeners("CLIENTS", "BROKERS", maximum=2, descriptors=4)
+    brokers = [broker.client("BROKERS", b"fetch") for _ in range(4)]
+    assert all(brokers) and broker.counts.total == 4
+    assert broker.client("BROKERS") is None and broker.client("CLIENTS") is None
     assert not any(each.lost for each in brokers if each)
 
 
 def test_brokers_have_descriptors_of_their_own() -> None:
     """Clients never get them; brokers get more only in the place of others."""
-    house = Listeners("CLIENTS", "BROKERS", descriptors=5, of_brokers=2)
-    clients = [house.client("CLIENTS", b"metadata") for _ in range(4)]
+    broker = Listeners("CLIENTS", "BROKERS", descriptors=5, of_brokers=2)
+    clients = [broker.client("CLIENTS", b"metadata") for _ in range(4)]
     assert [each is not None for each in clients] == [True, True, True, False]
-    brokers = [house.client("BROKERS", b"fetch") for _ in range(2)]
+    brokers = [broker.client("BROKERS", b"fetch") for _ in range(2)]
     assert all(brokers) and not any(each.lost for each in clients if each)
-    assert house.client("CLIENTS") is None
-    assert house.client("BROKERS", b"fetch")
-    assert sum(each.lost for each in clients if each) == 1 and house.counts.total == 5
+    assert broker.client("CLIENTS") is None
+    assert broker.client("BROKERS", b"fetch")
+    assert sum(each.lost for each in clients if each) == 1 and broker.counts.total == 5
 
 
 def test_a_broker_is_held_to_the_limits_of_its_address_and_listener() -> None:
-    house = Listeners("CLIENTS", "BROKERS", per_host=2)
-    assert house.client("CLIENTS") and house.client("BROKERS")
-    assert house.client("BROKERS") is None
-    house = Listeners("CLIENTS", "BROKERS")
-    house.counts.maximum_of_listeners["BROKERS"] = 2
-    client, silent = house.client("CLIENTS"), house.client("BROKERS")
-    assert house.client("BROKERS", b"fetch") and silent and not silent.lost
-    assert house.client("BROKERS", b"fetch") and silent.lost, "of its own listener"
-    assert house.client("BROKERS") is None and client and not client.lost
+    broker = Listeners("CLIENTS", "BROKERS", per_host=2)
+    assert broker.client("CLIENTS") and broker.client("BROKERS")
+    assert broker.client("BROKERS") is None
+    broker = Listeners("CLIENTS", "BROKERS")
+    broker.counts.maximum_of_listeners["BROKERS"] = 2
+    client, silent = broker.client("CLIENTS"), broker.client("BROKERS")
+    assert broker.client("BROKERS", b"fetch") and silent and not silent.lost
+    assert broker.client("BROKERS", b"fetch") and silent.lost, "of its own listener"
+    assert broker.client("BROKERS") is None and client and not client.lost
 
 
 @short_of
@@ -160,26 +160,26 @@ def test_where_brokers_and_clients_share_a_listener_only_the_unused_give_way(
     limit: dict[str, int],
 ) -> None:
     """Nobody knows which is which before it has spoken; who has spoken keeps its place."""
-    house = Listeners("BROKERS", **limit)
-    silent = [house.client("BROKERS") for _ in range(4)]
-    used = [house.client("BROKERS", b"metadata") for _ in range(4)]
+    broker = Listeners("BROKERS", **limit)
+    silent = [broker.client("BROKERS") for _ in range(4)]
+    used = [broker.client("BROKERS", b"metadata") for _ in range(4)]
     assert all(each and each.lost for each in silent)
     assert not any(each is None or each.lost for each in used)
-    assert house.client("BROKERS") is None and house.counts.total == 4
+    assert broker.client("BROKERS") is None and broker.counts.total == 4
 
 
 def test_a_flood_costs_a_step_a_connection() -> None:
     """Who is known to be used is looked at once, not at each newcomer."""
-    house = Listeners("BROKERS", maximum=200)
-    used = [house.client("BROKERS", b"metadata") for _ in range(150)]
-    flood = [house.client("BROKERS") for _ in range(200)]
+    broker = Listeners("BROKERS", maximum=200)
+    used = [broker.client("BROKERS", b"metadata") for _ in range(150)]
+    flood = [broker.client("BROKERS") for _ in range(200)]
     assert not any(each is None or each.lost for each in used)
     assert sum(each is None or each.lost for each in flood) == 150
-    assert len(house.counts._unused["BROKERS"]) == 50
+    assert len(broker.counts._unused["BROKERS"]) == 50
 
 
 def test_listeners_that_come_later_count() -> None:
-    house = Listeners("BROKERS", maximum=1)
-    assert house.counts.protected == ""
-    house.counts.serve(["BROKERS", "CLIENTS"])
-    assert house.counts.protected == "BROKERS" == house.counts.rates.protected
+    broker = Listeners("BROKERS", maximum=1)
+    assert broker.counts.protected == ""
+    broker.counts.serve(["BROKERS", "CLIENTS"])
+    assert broker.counts.protected == "BROKERS" == broker.counts.rates.protected

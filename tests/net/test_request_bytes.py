@@ -47,7 +47,7 @@ class Client:
                 booking.arrived()
 
 
-class House:
+class Clients:
     def __init__(self, limit: int = LIMIT) -> None:
         self.clock = Clock()
         self.pool = RequestBytes(limit, self.clock)
@@ -67,23 +67,23 @@ class House:
 
 
 def test_what_is_announced_books_nothing() -> None:
-    house = House()
+    clients = Clients()
     for _ in range(1000):
-        house.client(100 * MIB, 4)
-    assert house.pool.used <= 1000 * 65_536 // 4 * 4
-    house = House()
-    assert house.client(100 * MIB).booking.held == 0 == house.pool.used
+        clients.client(100 * MIB, 4)
+    assert clients.pool.used <= 1000 * 65_536 // 4 * 4
+    clients = Clients()
+    assert clients.client(100 * MIB).booking.held == 0 == clients.pool.used
 
 
 def test_a_drip_makes_room_within_two_seconds() -> None:
     """Sixteen that have filled the memory, and drip or wait for more: some end, not all."""
-    house = House()
-    drips = [house.client(100 * MIB, MIB, 110_000) for _ in range(16)]
-    house.seconds(1)
-    assert house.pool.used >= LIMIT and any(each.waits for each in drips)
-    honest = house.client(100_000, 100_000, 1_000_000)
+    clients = Clients()
+    drips = [clients.client(100 * MIB, MIB, 110_000) for _ in range(16)]
+    clients.seconds(1)
+    assert clients.pool.used >= LIMIT and any(each.waits for each in drips)
+    honest = clients.client(100_000, 100_000, 1_000_000)
     assert honest.waits
-    house.seconds(2)
+    clients.seconds(2)
     assert honest.done and 1 <= sum(each.ended for each in drips) <= 9
 
 
@@ -91,60 +91,60 @@ def test_the_least_progress_goes_first() -> None:
     """In shares of the lengths: a short one on a slow line is nearer to its end than a long one
     that brings as much; who would be done within ten seconds stays.
     """
-    house = House(64 * MIB)
-    slow = house.client(200_000, 50_000, 15_000)
-    steady = house.client(100 * MIB, 8 * MIB, 5 * MIB)
-    hog = house.client(100 * MIB, 46 * MIB, 110_000)
-    quick = house.client(3 * MIB, MIB // 2, 500_000)
-    house.seconds(2)
-    others = [house.client(100_000, 100_000, 1_000_000) for _ in range(2)]
+    clients = Clients(64 * MIB)
+    slow = clients.client(200_000, 50_000, 15_000)
+    steady = clients.client(100 * MIB, 8 * MIB, 5 * MIB)
+    hog = clients.client(100 * MIB, 46 * MIB, 110_000)
+    quick = clients.client(3 * MIB, MIB // 2, 500_000)
+    clients.seconds(2)
+    others = [clients.client(100_000, 100_000, 1_000_000) for _ in range(2)]
     assert all(each.waits for each in others)
-    house.seconds(2)
+    clients.seconds(2)
     assert hog.ended and all(each.done for each in others)
     assert not slow.ended and not steady.ended and not quick.ended
 
 
 def test_requests_that_are_served_make_nobody_end() -> None:
     """They hold more than half: what comes slowly is not what the others wait for."""
-    house = House()
-    served = [house.client(MIB, MIB) for _ in range(12)]
-    slow = house.client(100 * MIB, 4 * MIB, 1000)
-    waiting = house.client(100_000, 100_000, 1_000_000)
-    house.seconds(5)
+    clients = Clients()
+    served = [clients.client(MIB, MIB) for _ in range(12)]
+    slow = clients.client(100 * MIB, 4 * MIB, 1000)
+    waiting = clients.client(100_000, 100_000, 1_000_000)
+    clients.seconds(5)
     assert all(each.done for each in served) and waiting.waits and not slow.ended
     for each in served[:2]:
         each.booking.release()
-    house.seconds(1)
+    clients.seconds(1)
     assert waiting.done
 
 
 def test_who_is_throttled_is_not_slow() -> None:
-    house = House()
-    throttled, drip = (house.client(100 * MIB, 8 * MIB) for _ in range(2))
+    clients = Clients()
+    throttled, drip = (clients.client(100 * MIB, 8 * MIB) for _ in range(2))
     throttled.throttled = True
-    waiting = house.client(100_000, 100_000, 1_000_000)
-    house.seconds(3)
+    waiting = clients.client(100_000, 100_000, 1_000_000)
+    clients.seconds(3)
     assert waiting.done and drip.ended and not throttled.ended
 
 
 def test_a_check_that_comes_late_ends_nobody() -> None:
     """This process was stopped: what was sent meanwhile is read first."""
-    house = House()
-    coming = house.client(100 * MIB, LIMIT)
-    waiting = house.client(100_000, 100_000, 1_000_000)
-    house.clock.advance(60)
+    clients = Clients()
+    coming = clients.client(100 * MIB, LIMIT)
+    waiting = clients.client(100_000, 100_000, 1_000_000)
+    clients.clock.advance(60)
     assert not coming.ended
-    house.clock.advance(1)
-    house.seconds(1)
+    clients.clock.advance(1)
+    clients.seconds(1)
     assert coming.ended and waiting.done
 
 
 def test_memory_is_given_in_the_order_of_asking() -> None:
-    house = House()
-    first = house.client(LIMIT, LIMIT)
-    waiting = [house.client(100_000, 100_000) for _ in range(3)]
+    clients = Clients()
+    first = clients.client(LIMIT, LIMIT)
+    waiting = [clients.client(100_000, 100_000) for _ in range(3)]
     waiting[1].booking.release()  # it went
-    house.pool.limit = 1
+    clients.pool.limit = 1
     first.booking.release()
     assert [each.waits for each in waiting] == [False, True, True]
     waiting[0].booking.release()
@@ -153,13 +153,13 @@ def test_memory_is_given_in_the_order_of_asking() -> None:
 
 def test_one_that_has_begun_exceeds_the_limit_until_it_is_answered() -> None:
     """Else those that are half here would wait for each other for ever."""
-    house = House()
-    halves = [house.client(12 * MIB, 8 * MIB) for _ in range(2)]
+    clients = Clients()
+    halves = [clients.client(12 * MIB, 8 * MIB) for _ in range(2)]
     for each in halves:
         each.comes(12 * MIB)
     assert [each.done for each in halves] == [True, False]
-    assert house.pool.used <= LIMIT + 12 * MIB
-    third = house.client(100_000, 10_000)
+    assert clients.pool.used <= LIMIT + 12 * MIB
+    third = clients.client(100_000, 10_000)
     assert third.waits and halves[1].waits
     halves[0].booking.release()
     assert not halves[1].waits
@@ -179,14 +179,14 @@ def test_nothing_leaks_and_nobody_waits_for_ever(steps: list[tuple[str, int]]) -
     """Whatever comes in whatever order: what is held is what the requests hold, at most one frame
     beyond the limit; and when all that come go on, all of them end.
     """
-    house = House(4 * MIB)
+    clients = Clients(4 * MIB)
     longest = 3 * MIB
     live: list[Client] = []
     for what, number in steps:
         if what == "new":
-            live.append(house.client(longest - number * 300_000, number * 200_000))
+            live.append(clients.client(longest - number * 300_000, number * 200_000))
         elif what == "second":
-            house.clock.advance(1.0)
+            clients.clock.advance(1.0)
         elif live:
             one = live[number % len(live)]
             if what == "more":
@@ -195,13 +195,13 @@ def test_nothing_leaks_and_nobody_waits_for_ever(steps: list[tuple[str, int]]) -
                 one.booking.release()
                 live.remove(one)
         live = [each for each in live if not each.ended]
-        assert house.pool.used == sum(each.booking.held for each in live)
-        assert house.pool.used <= 4 * MIB + longest + MIB
+        assert clients.pool.used == sum(each.booking.held for each in live)
+        assert clients.pool.used <= 4 * MIB + longest + MIB
     for _ in range(200):
         for each in [*live]:
             each.comes(700_000)
             if each.done or each.ended:
                 each.booking.release()
                 live.remove(each)
-        house.clock.advance(0.1)
-    assert not live and house.pool.used == 0 and not house.pool.waiting
+        clients.clock.advance(0.1)
+    assert not live and clients.pool.used == 0 and not clients.pool.waiting

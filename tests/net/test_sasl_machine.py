@@ -34,7 +34,7 @@ SERVED = [r for r in ROUTES if r.broker.max >= 0 and r.api_key not in (1, 11, UN
 
 
 @cache
-def house() -> MemoryBroker:
+def broker() -> MemoryBroker:
     key = "listener.name.clients.plain.connections.max.reauth.ms"
     return MemoryBroker(**SETTINGS, **{key: str(LIFETIME_MS)}).start()
 
@@ -44,7 +44,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.broker = house()
+        self.broker = broker()
         self.bugs: list[Any] = []
         globalLogPublisher.addObserver(self._hear)
         self.client: Client = client(self.broker)

@@ -65,7 +65,7 @@ LISTENERS = {
 SECRET = "never shown"  # noqa: S105  a test's
 
 
-class House(MemoryBroker):
+class TlsBroker(MemoryBroker):
     """A node whose clients and controller come over TLS; its certificates lie in memory."""
 
     def __init__(self, directory: Path | None = None, **settings: str) -> None:
@@ -76,7 +76,7 @@ class House(MemoryBroker):
         values = {**LISTENERS, **certificates.settings(Path("/tls")), **settings}
         super().__init__(files, **values)
 
-    def start(self) -> House:
+    def start(self) -> TlsBroker:
         super().start()
         return self
 
@@ -121,8 +121,8 @@ def write(files: Any, path: str, data: bytes, wall_ms: int = 1) -> None:
 
 
 @pytest.fixture
-def house() -> Iterator[House]:
-    made = House(**{"ssl.client.auth": "requested"}).start()
+def broker() -> Iterator[TlsBroker]:
+    made = TlsBroker(**{"ssl.client.auth": "requested"}).start()
     yield made
     made.stop()
 
@@ -141,9 +141,9 @@ class Raw(Protocol):
         self.lost = True
 
 
-def raw(house: House, port: int = 9092) -> Raw:
-    found: Any = house.run(
-        house.network.connect("127.0.0.1", port, ClientFactory.forProtocol(Raw), 5)
+def raw(broker: TlsBroker, port: int = 9092) -> Raw:
+    found: Any = broker.run(
+        broker.network.connect("127.0.0.1", port, ClientFactory.forProtocol(Raw), 5)
     )
     return found
 
@@ -152,25 +152,25 @@ def lines(events: list[Any]) -> list[str]:
     return [text for text in map(formatEvent, events) if "TLS" in text or "certificate" in text]
 
 
-def answers(house: House, connection: BrokerConnection) -> bool:
-    return house.run(connection.send(MetadataRequest(), 9)).brokers[0].port == 9092
+def answers(broker: TlsBroker, connection: BrokerConnection) -> bool:
+    return broker.run(connection.send(MetadataRequest(), 9)).brokers[0].port == 9092
 
 
-def test_brokers_controllers_and_clients_meet_over_tls(house: House) -> None:
+def test_brokers_controllers_and_clients_meet_over_tls(broker: TlsBroker) -> None:
     """The broker registered over TLS, through its controller's listener, and serves."""
-    connection = house.call(house.connector())
-    assert answers(house, connection)
-    endpoint = house.broker.parts.metadata.image.brokers[1].listeners["OUT"]
+    connection = broker.call(broker.connector())
+    assert answers(broker, connection)
+    endpoint = broker.broker.parts.metadata.image.brokers[1].listeners["OUT"]
     assert endpoint.security_protocol == SecurityProtocol.SSL
-    assert house.principals() == {"User:ANONYMOUS"}
+    assert broker.principals() == {"User:ANONYMOUS"}
     connection.close()
 
 
-def test_rates_of_new_connections_hold_over_tls(house: House) -> None:
+def test_rates_of_new_connections_hold_over_tls(broker: TlsBroker) -> None:
     """The port hears of its listener's pause; a held connection goes without a handshake."""
-    rates = house.broker.sockets.counts.rates
-    (factory,) = [each for each in house.broker.sockets.factories if each.name == "OUT"]
-    over_tls = house.broker.sockets.security.served("OUT", factory)
+    rates = broker.broker.sockets.counts.rates
+    (factory,) = [each for each in broker.broker.sockets.factories if each.name == "OUT"]
+    over_tls = broker.broker.sockets.security.served("OUT", factory)
     rates.set_limits(1, {"OUT": 1})
     waits = []
     for _ in range(12):
@@ -179,59 +179,59 @@ def test_rates_of_new_connections_hold_over_tls(house: House) -> None:
     assert waits[0] == 0 and waits[-1] > 0
     rates.set_limits(2**31 - 1, {})
     rates.set_ip_rate(None, 0.01)
-    held = raw(house)
-    assert house.broker.sockets.counts.held == 1
+    held = raw(broker)
+    assert broker.broker.sockets.counts.held == 1
     held.transport.write(b"\x16\x03\x01")
-    house.pass_time(2)
-    assert held.lost and not held.received and house.broker.sockets.counts.held == 0
+    broker.pass_time(2)
+    assert held.lost and not held.received and broker.broker.sockets.counts.held == 0
 
 
-def test_a_certificate_names_the_client(house: House) -> None:
-    connection = house.call(house.connector(**own(certificates.made())))
-    assert answers(house, connection)
-    assert house.principals() == {"User:CN=alice"}
+def test_a_certificate_names_the_client(broker: TlsBroker) -> None:
+    connection = broker.call(broker.connector(**own(certificates.made())))
+    assert answers(broker, connection)
+    assert broker.principals() == {"User:CN=alice"}
     connection.close()
 
 
-def refusal(house: House, connector: TlsConnector, host: str = "127.0.0.1") -> str:
-    connection = house.call(connector, host)
+def refusal(broker: TlsBroker, connector: TlsConnector, host: str = "127.0.0.1") -> str:
+    connection = broker.call(connector, host)
     with pytest.raises((TlsRefused, ConnectionLost, ConnectionDone)) as caught:
-        answers(house, connection)
+        answers(broker, connection)
     connection.close()
-    house.pass_time(0.1)
+    broker.pass_time(0.1)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
 def test_rules_name_the_client_or_refuse_it() -> None:
     rules = {"ssl.principal.mapping.rules": "RULE:CN=(al.*|broker)/$1/U"}
-    house = House(**rules, **{"ssl.client.auth": "required"}).start()
-    connection = house.call(house.connector(**own(certificates.made())))
-    assert answers(house, connection)
-    assert "User:ALICE" in house.principals()
+    broker = TlsBroker(**rules, **{"ssl.client.auth": "required"}).start()
+    connection = broker.call(broker.connector(**own(certificates.made())))
+    assert answers(broker, connection)
+    assert "User:ALICE" in broker.principals()
     connection.close()
-    house.stop()
+    broker.stop()
     rules["ssl.principal.mapping.rules"] = "RULE:CN=broker/broker/"
-    house = House(**rules, **{"ssl.client.auth": "required"}).start()
+    broker = TlsBroker(**rules, **{"ssl.client.auth": "required"}).start()
     with capturedLogs() as events:
-        refusal(house, house.connector(**own(certificates.made())))
+        refusal(broker, broker.connector(**own(certificates.made())))
     (line,) = lines(events)
     assert "no rule of ssl.principal.mapping.rules matches the subject 'CN=alice'" in line
-    house.stop()
+    broker.stop()
 
 
 def test_a_client_without_a_certificate_is_refused_where_one_is_required() -> None:
-    house = House(**{"ssl.client.auth": "required"}).start()
+    broker = TlsBroker(**{"ssl.client.auth": "required"}).start()
     with capturedLogs() as events:
-        assert "certificate required" in refusal(house, house.connector())
-        assert "refused us" in refusal(house, house.connector(**own(certificates.made("second"))))
+        assert "certificate required" in refusal(broker, broker.connector())
+        assert "refused us" in refusal(broker, broker.connector(**own(certificates.made("second"))))
     no_certificate, untrusted = lines(events)
     assert "it has no certificate, and ssl.client.auth=required wants one" in no_certificate
     assert "its authority is not in the trust store (CN=replog trial authority " in untrusted
-    connection = house.call(house.connector(**own(certificates.made())))
-    assert answers(house, connection)
+    connection = broker.call(broker.connector(**own(certificates.made())))
+    assert answers(broker, connection)
     connection.close()
-    house.stop()
+    broker.stop()
 
 
 def forged(text: str, old: bytes = b"", new: bytes = b"", is_trusted: bool = False) -> bytes:
@@ -275,7 +275,7 @@ def _der(tag: int, contents: bytes) -> bytes:
     return bytes([tag, 0x84]) + len(contents).to_bytes(4, "big") + contents
 
 
-def meet(house: House, directory: Path, pem: bytes) -> Raw:
+def meet(broker: TlsBroker, directory: Path, pem: bytes) -> Raw:
     """A client of the standard library's TLS, which does not look at its own certificate."""
     file = directory / "own.pem"
     file.write_bytes(pem)
@@ -283,12 +283,12 @@ def meet(house: House, directory: Path, pem: bytes) -> Raw:
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.load_cert_chain(file)
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    tls, client = context.wrap_bio(incoming, outgoing), raw(house)
+    tls, client = context.wrap_bio(incoming, outgoing), raw(broker)
     for _ in range(4):
         with suppress(ssl.SSLError):
             tls.do_handshake()
         client.transport.write(outgoing.read())
-        house.pass_time(0.1)
+        broker.pass_time(0.1)
         incoming.write(client.received)
         client.received = b""
     return client
@@ -302,23 +302,23 @@ TEXT = (b"\x0c\x06ZZZZZZ", b"\x13\x06ZZ\xff\xfeZZ")
 @pytest.mark.parametrize("exchanged", [VERSION, MONTH, TEXT], ids=["version", "month", "text"])
 @pytest.mark.parametrize("is_trusted", [False, True])
 def test_a_certificate_that_cannot_be_read_is_refused_in_one_line(
-    house: House, tmp_path: Path, exchanged: tuple[bytes, bytes], is_trusted: bool
+    broker: TlsBroker, tmp_path: Path, exchanged: tuple[bytes, bytes], is_trusted: bool
 ) -> None:
     """OpenSSL parses it, cryptography raises."""
     with capturedLogs() as events:
         for _ in range(5):
-            assert meet(house, tmp_path, forged("ZZZZZZ", *exchanged, is_trusted=is_trusted)).lost
+            assert meet(broker, tmp_path, forged("ZZZZZZ", *exchanged, is_trusted=is_trusted)).lost
     (line,) = [str(formatEvent(each)) for each in events]
     assert "its certificate is refused: " in line and "it cannot be read" in line
-    assert not house.principals()
+    assert not broker.principals()
 
 
 def test_what_a_stranger_wrote_into_a_certificate_is_one_short_line(
-    house: House, tmp_path: Path
+    broker: TlsBroker, tmp_path: Path
 ) -> None:
     with capturedLogs() as events:
-        assert meet(house, tmp_path, forged("x\naudit acl created\u2028\x1b[31m")).lost
-        assert meet(house, tmp_path, forged("y" * 3000)).lost
+        assert meet(broker, tmp_path, forged("x\naudit acl created\u2028\x1b[31m")).lost
+        assert meet(broker, tmp_path, forged("y" * 3000)).lost
     found = lines(events)
     assert len(found) == 2
     assert all(each.isprintable() and len(each) < 400 for each in found)
@@ -326,28 +326,28 @@ def test_what_a_stranger_wrote_into_a_certificate_is_one_short_line(
 
 
 def test_a_server_of_another_name_is_refused_unless_names_do_not_count() -> None:
-    house = House(certificates.made("named", ("broker.example",)), **{
+    broker = TlsBroker(certificates.made("named", ("broker.example",)), **{
         "ssl.endpoint.identification.algorithm": ""
     }).start()  # fmt: skip
     trusted = certificates.made("named", ("broker.example",))
-    words = refusal(house, house.connector(trusted))
+    words = refusal(broker, broker.connector(trusted))
     assert "its certificate is not for 127.0.0.1, but for broker.example" in words
-    free = house.connector(trusted, **{"ssl.endpoint.identification.algorithm": ""})
-    connection = house.call(free)
-    assert answers(house, connection)
+    free = broker.connector(trusted, **{"ssl.endpoint.identification.algorithm": ""})
+    connection = broker.call(free)
+    assert answers(broker, connection)
     connection.close()
-    house.stop()
+    broker.stop()
 
 
-def test_a_server_that_is_not_trusted_or_expired_is_refused(house: House) -> None:
+def test_a_server_that_is_not_trusted_or_expired_is_refused(broker: TlsBroker) -> None:
     with capturedLogs() as events:
-        words = refusal(house, house.connector(certificates.made("second")))
+        words = refusal(broker, broker.connector(certificates.made("second")))
     assert words.startswith("no TLS connection with 127.0.0.1:9092: its certificate is refused: it")
     assert "its authority is not in the trust store" in words or "signed by itself" in words
     (line,) = lines(events)
     assert "listener OUT: no TLS connection with 127.0.0.1: it refused us: " in line
     assert "unknown ca" in line
-    old = House(certificates.expired(), **{"inter.broker.listener.name": "PLAINTEXT",
+    old = TlsBroker(certificates.expired(), **{"inter.broker.listener.name": "PLAINTEXT",
         "listener.security.protocol.map": "OUT:SSL,PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
     }).start()  # fmt: skip
     words = refusal(old, old.connector(certificates.expired()))
@@ -355,24 +355,24 @@ def test_a_server_that_is_not_trusted_or_expired_is_refused(house: House) -> Non
     old.stop()
 
 
-def test_who_does_not_speak_tls_is_one_line_and_others_are_served(house: House) -> None:
-    connection = house.call(house.connector())
-    assert answers(house, connection)
+def test_who_does_not_speak_tls_is_one_line_and_others_are_served(broker: TlsBroker) -> None:
+    connection = broker.call(broker.connector())
+    assert answers(broker, connection)
     with capturedLogs() as events:
         for first in (b"\0\0\0\x10\0\x12\0\3" + bytes(12), b"GET / HTTP/1.1\r\n\r\n", b"\x80"):
             for _ in range(20):
-                client = raw(house)
+                client = raw(broker)
                 client.transport.write(first)
-                house.pass_time(0.1)
+                broker.pass_time(0.1)
                 assert client.lost
     (line,) = lines(events)
-    (factory,) = [each for each in house.broker.sockets.factories if each.name == "OUT"]
+    (factory,) = [each for each in broker.broker.sockets.factories if each.name == "OUT"]
     assert factory.failed_handshakes == 60 and len(factory.connections) == 1
     assert line == (
         "listener OUT: no TLS connection with 127.0.0.1: it does not speak TLS: set its "
         "security.protocol to SSL or SASL_SSL"
     )
-    assert answers(house, connection)
+    assert answers(broker, connection)
     connection.close()
 
 
@@ -407,84 +407,84 @@ def test_one_addresss_failures_do_not_hide_anothers() -> None:
     assert lines(events)[0].endswith(" 10.0.0.1: another certificate")
 
 
-def test_a_damaged_record_ends_its_connection_only(house: House) -> None:
-    others, connection = (house.call(house.connector()) for _ in range(2))
-    assert answers(house, others) and answers(house, connection)
+def test_a_damaged_record_ends_its_connection_only(broker: TlsBroker) -> None:
+    others, connection = (broker.call(broker.connector()) for _ in range(2))
+    assert answers(broker, others) and answers(broker, connection)
     transport: Any = connection._protocol.transport.transport
     write = transport.write
     transport.write = lambda data: write(data[:-1] + bytes([data[-1] ^ 1]))
     with capturedLogs() as events, pytest.raises((ConnectionLost, ConnectionDone)):
-        answers(house, connection)
+        answers(broker, connection)
     (line,) = [text for text in lines(events) if "listener OUT" in text]
     assert "decryption failed or bad record mac" in line
-    assert answers(house, others)
+    assert answers(broker, others)
     assert not any("failure" in str(each.get("log_level")) for each in events)
     for each in (others, connection):
         each.close()
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_any_bytes_end_in_one_line_or_wait(house: House, seed: int) -> None:
+def test_any_bytes_end_in_one_line_or_wait(broker: TlsBroker, seed: int) -> None:
     """Bytes at random, as they are and behind the head of a handshake."""
     random = Random(seed)
     with capturedLogs() as events:
         for head in (b"", b"\x16", b"\x16\x03\x01\x00\x40\x01\x00\x00\x3c\x03\x03"):
             for _ in range(10):
-                client = raw(house)
+                client = raw(broker)
                 client.transport.write(head + random.randbytes(random.randrange(1, 200)))
-        house.pass_time(HANDSHAKE_SECONDS + 1)
-    assert len(house.broker.sockets.factories[1].connections) <= 1
+        broker.pass_time(HANDSHAKE_SECONDS + 1)
+    assert len(broker.broker.sockets.factories[1].connections) <= 1
     assert 1 <= len(lines(events)) < 12
     assert "Traceback" not in " ".join(str(formatEvent(each)) for each in events)
 
 
-def test_a_plain_listener_refuses_a_client_of_tls_in_one_line(house: House) -> None:
-    connection = house.call(house.connector(), port=9091)
+def test_a_plain_listener_refuses_a_client_of_tls_in_one_line(broker: TlsBroker) -> None:
+    connection = broker.call(broker.connector(), port=9091)
     with capturedLogs() as events, pytest.raises(TlsRefused, match="does it speak TLS"):
-        answers(house, connection)
+        answers(broker, connection)
     (line,) = [text for text in map(formatEvent, events) if "closing the connection" in text]
     assert "speaks TLS to a listener without it" in line and "\n" not in line
     connection.close()
 
 
 @pytest.mark.parametrize("first", [b"", b"\x16", b"\x16\x03\x01\x40\x00"])
-def test_a_handshake_that_stalls_ends(house: House, first: bytes) -> None:
-    client = raw(house)
+def test_a_handshake_that_stalls_ends(broker: TlsBroker, first: bytes) -> None:
+    client = raw(broker)
     if first:
         client.transport.write(first)
     with capturedLogs() as events:
-        house.pass_time(HANDSHAKE_SECONDS - 1)
+        broker.pass_time(HANDSHAKE_SECONDS - 1)
         assert not client.lost
-        house.pass_time(1.1)
+        broker.pass_time(1.1)
     assert client.lost
     (line,) = lines(events)
     assert "the handshake was not over within 30 s" in line
 
 
-def test_a_server_that_stalls_ends_a_call(house: House) -> None:
+def test_a_server_that_stalls_ends_a_call(broker: TlsBroker) -> None:
     """TCP accepts, and nobody answers: the connection's timeout holds for all of it."""
-    house.run(house.network.listen("127.0.0.1", 7000, ClientFactory.forProtocol(Raw)))
-    connection = house.call(house.connector(), port=7000)
-    started = house.clock.seconds()
+    broker.run(broker.network.listen("127.0.0.1", 7000, ClientFactory.forProtocol(Raw)))
+    connection = broker.call(broker.connector(), port=7000)
+    started = broker.clock.seconds()
     with pytest.raises(TlsRefused, match="the handshake was not over within"):
-        house.run(connection.connect())
-    assert house.clock.seconds() - started == pytest.approx(10, abs=0.1)
+        broker.run(connection.connect())
+    assert broker.clock.seconds() - started == pytest.approx(10, abs=0.1)
     connection.connect().addErrback(lambda reason: None)
-    house.pass_time(1)
+    broker.pass_time(1)
     connection.close()  # cancels the handshake
-    house.pass_time(0.1)
-    assert not house.broker.shared.fatal
+    broker.pass_time(0.1)
+    assert not broker.broker.shared.fatal
 
 
-def fill(house: House, connection: BrokerConnection, count: int, size: int) -> None:
+def fill(broker: TlsBroker, connection: BrokerConnection, count: int, size: int) -> None:
     topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
-    house.run(connection.send(CreateTopicsRequest(topics=[topic], timeout_ms=5000), 5))
+    broker.run(connection.send(CreateTopicsRequest(topics=[topic], timeout_ms=5000), 5))
     for _ in range(count):
         data = PartitionProduceData(index=0, records=batch(size))
         request = ProduceRequest(
             acks=-1, timeout_ms=5000, topic_data=[TopicProduceData(name="t", partition_data=[data])]
         )
-        answer = house.run(connection.send(request, 9))
+        answer = broker.run(connection.send(request, 9))
         assert answer.responses[0].partition_responses[0].error_code == 0
 
 
@@ -498,38 +498,38 @@ def fetch_request(most: int) -> FetchRequest:
     )
 
 
-def test_long_requests_and_answers_pass_whole(house: House) -> None:
+def test_long_requests_and_answers_pass_whole(broker: TlsBroker) -> None:
     """Frames of many records, into the frame's own buffer, and slices of a file."""
-    connection = house.call(house.connector())
-    fill(house, connection, 4, 900_000)
-    answer = house.run(connection.send(fetch_request(8 << 20), 11))
+    connection = broker.call(broker.connector())
+    fill(broker, connection, 4, 900_000)
+    answer = broker.run(connection.send(fetch_request(8 << 20), 11))
     assert bytes(answer.responses[0].partitions[0].records) != b""
     assert len(answer.responses[0].partitions[0].records) == 4 * len(batch(900_000))
     connection.close()
 
 
-def test_a_slow_reader_of_much_costs_little_memory(house: House) -> None:
+def test_a_slow_reader_of_much_costs_little_memory(broker: TlsBroker) -> None:
     """A client that asked for 8 MiB and reads nothing holds less than a MiB; then it gets all."""
-    connection = house.call(house.connector())
-    fill(house, connection, 9, 900_000)
+    connection = broker.call(broker.connector())
+    fill(broker, connection, 9, 900_000)
     waiting: Deferred[Any] = connection.send(fetch_request(8 << 20), 11)
     protocol: Any = connection._protocol
     protocol.transport.pauseProducing()
-    house.pass_time(1)
+    broker.pass_time(1)
     transport = protocol.transport.transport
     held = sum(map(len, transport.waiting))
     assert 0 < held < 1 << 20
     assert transport.peer.producer_paused
     protocol.transport.resumeProducing()
-    answer = house.run(waiting)
+    answer = broker.run(waiting)
     assert len(answer.responses[0].partitions[0].records) > 7_000_000
     connection.close()
 
 
-def test_bytes_may_come_one_by_one(house: House) -> None:
+def test_bytes_may_come_one_by_one(broker: TlsBroker) -> None:
     """A handshake and a request in pieces of one byte."""
-    connector = house.connector()
-    plain = house.network.connect
+    connector = broker.connector()
+    plain = broker.network.connect
 
     def split(host: str, port: int, factory: Any, timeout: float) -> Any:
         connecting = plain(host, port, factory, timeout)
@@ -541,31 +541,31 @@ def test_bytes_may_come_one_by_one(house: House) -> None:
 
         return connecting.addCallback(slow)
 
-    house.network.connect = split
-    connection = house.call(connector)
-    assert answers(house, connection)
+    broker.network.connect = split
+    connection = broker.call(connector)
+    assert answers(broker, connection)
     connection.close()
 
 
-def test_new_files_serve_new_connections(house: House) -> None:
+def test_new_files_serve_new_connections(broker: TlsBroker) -> None:
     """The same names by another authority: who trusts only the old one is refused afterwards, and
     open connections stay.
     """
-    before = house.call(house.connector())
-    assert answers(house, before)
+    before = broker.call(broker.connector())
+    assert answers(broker, before)
     with capturedLogs() as events:
-        house.copy(certificates.made("second"), house.files, 2)
-        house.pass_time(LOOK_SECONDS + 1)
+        broker.copy(certificates.made("second"), broker.files, 2)
+        broker.pass_time(LOOK_SECONDS + 1)
     assert sum("listener OUT: new keys and certificates, valid until" in x for x in lines(events))
-    assert answers(house, before)
-    refusal(house, house.connector())
-    after = house.call(house.connector(certificates.made("second")))
-    assert answers(house, after)
+    assert answers(broker, before)
+    refusal(broker, broker.connector())
+    after = broker.call(broker.connector(certificates.made("second")))
+    assert answers(broker, after)
     for each in (before, after):
         each.close()
 
 
-def test_files_that_cannot_be_used_change_nothing(house: House) -> None:
+def test_files_that_cannot_be_used_change_nothing(broker: TlsBroker) -> None:
     other = certificates.made("other name")
     key = (certificates.made("second") / "client.pem").read_bytes()  # of CN=alice
     for number, (data, words) in enumerate(
@@ -576,23 +576,23 @@ def test_files_that_cannot_be_used_change_nothing(house: House) -> None:
         )
     ):
         with capturedLogs() as events:
-            write(house.files, "/tls/broker.pem", data, 10 + number)
-            house.pass_time(2 * LOOK_SECONDS)
+            write(broker.files, "/tls/broker.pem", data, 10 + number)
+            broker.pass_time(2 * LOOK_SECONDS)
         found = [line for line in lines(events) if line.startswith("listener OUT")]
         assert all("stay as they were" in line and words in line for line in found), found
         assert len(found) == 2  # as a server, and as a client; once each
-        connection = house.call(house.connector())
-        assert answers(house, connection)
+        connection = broker.call(broker.connector())
+        assert answers(broker, connection)
         connection.close()
-    house.copy(certificates.made(), house.files, 20)
-    house.pass_time(LOOK_SECONDS)
+    broker.copy(certificates.made(), broker.files, 20)
+    broker.pass_time(LOOK_SECONDS)
 
 
 def test_every_setting_that_may_change_is_looked_at() -> None:
     assert set(_SETTINGS) >= OPEN_LISTENER_SETTINGS
 
 
-def alter(house: House, name: str, value: str | None, resource: str = "1") -> tuple[int, str]:
+def alter(broker: TlsBroker, name: str, value: str | None, resource: str = "1") -> tuple[int, str]:
     edit = IncrementalAlterConfigsRequestAlterableConfig(
         name=name, config_operation=0 if value is not None else 1, value=value
     )
@@ -603,50 +603,50 @@ def alter(house: House, name: str, value: str | None, resource: str = "1") -> tu
             )
         ]
     )
-    answer = house.ask(request, 1, 9091).responses[0]
+    answer = broker.ask(request, 1, 9091).responses[0]
     return answer.error_code, answer.error_message or ""
 
 
-def test_a_listeners_settings_change_while_it_runs(house: House) -> None:
+def test_a_listeners_settings_change_while_it_runs(broker: TlsBroker) -> None:
     """`listener.name.out.ssl.keystore.location`, as `kafka-configs` sets it; never for all."""
     second = certificates.made("second")
     for path in second.iterdir():
-        write(house.files, f"/tls/second-{path.name}", path.read_bytes())
-    code, message = alter(house, "ssl.keystore.location", "/tls/second-broker.pem")
+        write(broker.files, f"/tls/second-{path.name}", path.read_bytes())
+    code, message = alter(broker, "ssl.keystore.location", "/tls/second-broker.pem")
     assert code == 42 and "listener.name.NAME.ssl.keystore.location" in message
-    code, message = alter(house, "listener.name.out.ssl.keystore.location", "/x", resource="")
+    code, message = alter(broker, "listener.name.out.ssl.keystore.location", "/x", resource="")
     assert code == 42
-    code, message = alter(house, "listener.name.out.ssl.client.auth", "perhaps")
+    code, message = alter(broker, "listener.name.out.ssl.client.auth", "perhaps")
     assert code == 42 and "required, requested, none" in message
-    code, message = alter(house, "listener.name.out.ssl.principal.mapping.rules", "DEFAULT")
+    code, message = alter(broker, "listener.name.out.ssl.principal.mapping.rules", "DEFAULT")
     assert code == 42 and "listener OUT is open" in message
     name = "listener.name.out.ssl.keystore.location"
-    code, message = alter(house, name, "/tls/none.pem")
+    code, message = alter(broker, name, "/tls/none.pem")
     assert code == 42 and "cannot be read" in message
-    code, message = alter(house, name, "/tls/second-client.pem")
+    code, message = alter(broker, name, "/tls/second-client.pem")
     assert code == 42 and "CN=broker, not CN=alice" in message
-    assert alter(house, name, "/tls/second-broker.pem") == (0, "")
-    connection = house.call(house.connector(second))
-    assert answers(house, connection)
+    assert alter(broker, name, "/tls/second-broker.pem") == (0, "")
+    connection = broker.call(broker.connector(second))
+    assert answers(broker, connection)
     connection.close()
-    assert alter(house, name, None) == (0, "")
-    connection = house.call(house.connector())
-    assert answers(house, connection)
+    assert alter(broker, name, None) == (0, "")
+    connection = broker.call(broker.connector())
+    assert answers(broker, connection)
     connection.close()
 
 
 @pytest.mark.parametrize(
     "name", ["listener.name.OTHER.ssl.key.password", "listener.name.other.ssl.key.pasword", "my.x"]
 )
-def test_a_value_that_may_be_a_password_is_not_logged(house: House, name: str) -> None:
+def test_a_value_that_may_be_a_password_is_not_logged(broker: TlsBroker, name: str) -> None:
     """Nobody knows what a name without a row holds."""
     with capturedLogs() as events:
-        assert alter(house, name, SECRET) == (0, "")
+        assert alter(broker, name, SECRET) == (0, "")
     text = " ".join(str(formatEvent(each)) for each in events)
     assert SECRET not in text and f"{name}=[hidden]" in text
 
 
-def test_a_password_is_never_shown(house: House) -> None:
+def test_a_password_is_never_shown(broker: TlsBroker) -> None:
     from twisted_broker.wire.messages.configs import (
         DescribeConfigsRequest,
         DescribeConfigsResource,
@@ -654,14 +654,14 @@ def test_a_password_is_never_shown(house: House) -> None:
 
     name = "listener.name.other.ssl.keystore.password"
     with capturedLogs() as events:
-        assert alter(house, name, SECRET) == (0, "")
+        assert alter(broker, name, SECRET) == (0, "")
     assert SECRET not in " ".join(str(formatEvent(each)) for each in events)
     assert any("[hidden]" in str(formatEvent(each)) for each in events)
     request = DescribeConfigsRequest(
         resources=[DescribeConfigsResource(resource_type=4, resource_name="1")],
         include_synonyms=True,
     )
-    found = house.ask(request, 4, 9091).results[0].configs
+    found = broker.ask(request, 4, 9091).results[0].configs
     (entry,) = [each for each in found if each.name == name]
     assert entry.is_sensitive and entry.value is None and not entry.read_only
     assert SECRET not in repr(found)
@@ -693,7 +693,7 @@ def test_settings_that_cannot_work_are_refused_in_one_line(
     settings: dict[str, str], words: str
 ) -> None:
     with pytest.raises(ConfigError, match=words) as caught:
-        House(**settings)
+        TlsBroker(**settings)
     assert "\n" not in str(caught.value) and SECRET not in str(caught.value)
 
 
@@ -740,13 +740,13 @@ def test_inline_pem_and_versions_and_suites() -> None:
         "ssl.truststore.certificates": (directory / "ca.pem").read_text(),
         "ssl.cipher.suites": "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
     }
-    house = House(**values).start()
-    connection = house.call(house.connector())
-    assert answers(house, connection)
+    broker = TlsBroker(**values).start()
+    connection = broker.call(broker.connector())
+    assert answers(broker, connection)
     tls: Any = connection._protocol.transport
     assert tls.connection.get_cipher_name() == "ECDHE-ECDSA-AES256-GCM-SHA384"
     assert tls.connection.get_protocol_version_name() == "TLSv1.2"
     connection.close()
-    newest = house.connector(**{"ssl.enabled.protocols": "TLSv1.3"})
-    assert "protocol version" in refusal(house, newest)
-    house.stop()
+    newest = broker.connector(**{"ssl.enabled.protocols": "TLSv1.3"})
+    assert "protocol version" in refusal(broker, newest)
+    broker.stop()

@@ -343,17 +343,17 @@ def test_a_client_that_hangs_up_behind_a_parked_fetch_is_gone_at_once(how: str) 
     """One request waits, another one is held behind it, so that nothing is read: the hang-up is
     seen all the same.
     """
-    house = Loopback(lambda connection, frame: Waits(connection, True))
-    client = house.client()
+    broker = Loopback(lambda connection, frame: Waits(connection, True))
+    client = broker.client()
     client.sendall(framed(b"fetch") + framed(b"and one more"))
-    house.turn(lambda: any(each._held is not None for each in house.factory.connections))
+    broker.turn(lambda: any(each._held is not None for each in broker.factory.connections))
     if how == "half close":
         client.shutdown(socket.SHUT_WR)
     else:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", how == "reset", 0))
         client.close()
-    house.turn(lambda: not house.factory.connections, 10)
-    house.close()
+    broker.turn(lambda: not broker.factory.connections, 10)
+    broker.close()
 
 
 @needs_epoll
@@ -368,21 +368,21 @@ def test_what_was_sent_before_a_hang_up_is_still_done() -> None:
         started.append(Waits(connection, False))
         return started[-1]
 
-    house = Loopback(dispatch)
-    client = house.client()
+    broker = Loopback(dispatch)
+    client = broker.client()
     client.sendall(b"".join(framed(b"produce %d" % n) for n in range(3)))
-    house.turn(lambda: bool(started) and started[0].connection._held is not None)
+    broker.turn(lambda: bool(started) and started[0].connection._held is not None)
     client.close()
     connection = started[0].connection
-    house.turn(lambda: connection.hung_up)
-    group = house.network._group
+    broker.turn(lambda: connection.hung_up)
+    group = broker.network._group
     assert group is not None and group._epoll.poll(0) == []
     for n in range(3):
         started[n].answer, started[n].done = None, True
         connection.response_ready()
-    house.turn(lambda: not house.factory.connections, 10)
+    broker.turn(lambda: not broker.factory.connections, 10)
     assert len(started) == 3 and not group._masks
-    house.close()
+    broker.close()
 
 
 @pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
@@ -530,15 +530,15 @@ def test_who_does_not_go_is_waited_for_within_bounds(
 
 def test_nothing_is_waited_for_when_the_network_closes() -> None:
     """A stop is no slower for clients that stay."""
-    house = Loopback(echo)
-    house.client()
-    house.turn(lambda: bool(house.factory.connections))
-    house.factory.close_all()
-    house.result(house.port.stopListening())
-    closing = house.network.close()
+    broker = Loopback(echo)
+    broker.client()
+    broker.turn(lambda: bool(broker.factory.connections))
+    broker.factory.close_all()
+    broker.result(broker.port.stopListening())
+    closing = broker.network.close()
     began = time.monotonic()
-    house.result(Deferred.fromCoroutine(closing))
-    assert time.monotonic() - began < 1 and not house.factory.connections
+    broker.result(Deferred.fromCoroutine(closing))
+    assert time.monotonic() - began < 1 and not broker.factory.connections
 
 
 def test_a_port_in_use_is_an_error(loopback: Loopback) -> None:

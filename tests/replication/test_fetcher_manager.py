@@ -99,7 +99,7 @@ class Idle(Fetcher):
         super().start()
 
 
-class House:
+class Fetchers:
     """A manager, and all fetchers it ever made."""
 
     def __init__(self, count: int = 1) -> None:
@@ -140,67 +140,67 @@ class House:
 
 def test_partitions_are_grouped_by_leader_and_number() -> None:
     """RL 6.1: adding groups by (broker, fetcher); each fetcher is made once and started."""
-    house = House(2)
-    house.add(*NAMES[:4])
-    house.add(*NAMES[4:], leader=THREE)
-    assert house.held() == {(2, 0): {0, 2}, (2, 1): {1, 3}, (3, 0): {4}, (3, 1): {5}}
-    house.add(NAMES[0], epoch=2)
-    assert [fetcher.started for fetcher in house.made] == [1, 1, 1, 1]
+    broker = Fetchers(2)
+    broker.add(*NAMES[:4])
+    broker.add(*NAMES[4:], leader=THREE)
+    assert broker.held() == {(2, 0): {0, 2}, (2, 1): {1, 3}, (3, 0): {4}, (3, 1): {5}}
+    broker.add(NAMES[0], epoch=2)
+    assert [fetcher.started for fetcher in broker.made] == [1, 1, 1, 1]
 
 
 def test_a_new_leader_takes_the_partition_over() -> None:
     """RL 6.1: a partition is with one fetcher at most."""
-    house = House()
-    house.add(*NAMES[:2])
-    house.add(NAMES[0], leader=THREE, epoch=2)
-    assert house.held() == {(2, 0): {1}, (3, 0): {0}}
+    broker = Fetchers()
+    broker.add(*NAMES[:2])
+    broker.add(NAMES[0], leader=THREE, epoch=2)
+    assert broker.held() == {(2, 0): {1}, (3, 0): {0}}
 
 
 def test_the_same_epoch_again_keeps_the_state() -> None:
     """RL 6.1."""
-    house = House()
-    house.add(NAMES[0])
-    house.made[0].state.appended(NAMES[0], 41, 1, 50)
-    house.add(NAMES[0])
-    assert house.made[0].state.partitions[NAMES[0]].fetch_offset == 42
+    broker = Fetchers()
+    broker.add(NAMES[0])
+    broker.made[0].state.appended(NAMES[0], 41, 1, 50)
+    broker.add(NAMES[0])
+    assert broker.made[0].state.partitions[NAMES[0]].fetch_offset == 42
 
 
 def test_a_leader_at_another_address_gets_another_fetcher() -> None:
     """RL 6.1: reuses one whose endpoint is equal, replaces it otherwise; what the old one had
     goes along.
     """
-    house = House()
-    house.add(*NAMES[:2])
-    house.made[0].state.appended(NAMES[1], 41, 1, 50)
-    house.add(NAMES[0], leader=BrokerEndPoint(2, "h", 9999), epoch=2)
-    old, new = house.made
+    broker = Fetchers()
+    broker.add(*NAMES[:2])
+    broker.made[0].state.appended(NAMES[1], 41, 1, 50)
+    broker.add(NAMES[0], leader=BrokerEndPoint(2, "h", 9999), epoch=2)
+    old, new = broker.made
     assert old.leader.closed and not new.leader.closed
-    assert house.held() == {(2, 0): {0, 1}}
+    assert broker.held() == {(2, 0): {0, 1}}
     assert new.state.partitions[NAMES[1]].fetch_offset == 42
 
 
 def test_idle_fetchers_shut_down() -> None:
     """RL 6.1."""
-    house = House()
-    house.add(NAMES[0])
-    house.add(NAMES[1], leader=THREE)
-    house.manager.remove([NAMES[0]])
-    house.manager.shutdown_idle()
-    assert house.held() == {(3, 0): {1}} and house.made[0].leader.closed
+    broker = Fetchers()
+    broker.add(NAMES[0])
+    broker.add(NAMES[1], leader=THREE)
+    broker.manager.remove([NAMES[0]])
+    broker.manager.shutdown_idle()
+    assert broker.held() == {(3, 0): {1}} and broker.made[0].leader.closed
 
 
 def test_removed_partitions_do_not_count_as_failed() -> None:
     """RL 6.5: `failed_partitions` are shared by all fetchers; removing or adding takes a
     partition out.
     """
-    house = House()
-    house.add(*NAMES[:2])
-    house.made[0].state.fail(NAMES[0])
-    house.made[0].state.fail(NAMES[1])
-    assert house.manager.failed == set(NAMES[:2])
-    house.manager.remove([NAMES[0]])
-    house.add(NAMES[1], epoch=2)
-    assert house.manager.failed == set()
+    broker = Fetchers()
+    broker.add(*NAMES[:2])
+    broker.made[0].state.fail(NAMES[0])
+    broker.made[0].state.fail(NAMES[1])
+    assert broker.manager.failed == set(NAMES[:2])
+    broker.manager.remove([NAMES[0]])
+    broker.add(NAMES[1], epoch=2)
+    assert broker.manager.failed == set()
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1), (2, 4), (2, 2)])
@@ -208,37 +208,37 @@ def test_another_number_of_fetchers(before: int, after: int) -> None:
     """RL 6.1, `num.replica.fetchers` changed while running: every partition moves to its fetcher
     and goes on where it was.
     """
-    house = House(before)
-    house.add(*NAMES)
-    for fetcher in house.made:
+    broker = Fetchers(before)
+    broker.add(*NAMES)
+    for fetcher in broker.made:
         for name in list(fetcher.state.partitions):
             fetcher.state.appended(name, 10 + name.partition, 1, 100)
-    house.manager.resize(after)
-    for (_, number), each in house.manager.fetchers.items():
+    broker.manager.resize(after)
+    for (_, number), each in broker.manager.fetchers.items():
         for name, state in each.state.partitions.items():
             assert (
                 fetcher_number(name, after) == number and state.fetch_offset == 11 + name.partition
             )
-    assert sorted(set.union(*house.held().values())) == list(range(6))
-    assert all(partitions for partitions in house.held().values())
+    assert sorted(set.union(*broker.held().values())) == list(range(6))
+    assert all(partitions for partitions in broker.held().values())
 
 
 def test_shutdown() -> None:
     """Nothing is fetched afterwards, nothing can be added; all timers are gone."""
-    house = House(2)
-    house.add(*NAMES)
-    house.manager.shutdown()
-    house.clock.advance(0)
-    house.add(*NAMES)
-    assert house.held() == {} and all(fetcher.leader.closed for fetcher in house.made)
-    assert house.clock.getDelayedCalls() == []
+    broker = Fetchers(2)
+    broker.add(*NAMES)
+    broker.manager.shutdown()
+    broker.clock.advance(0)
+    broker.add(*NAMES)
+    assert broker.held() == {} and all(fetcher.leader.closed for fetcher in broker.made)
+    assert broker.clock.getDelayedCalls() == []
 
 
 def test_the_largest_lag() -> None:
     """RL 1.13: MaxLag over all fetchers."""
-    house = House()
-    house.add(NAMES[0])
-    house.add(NAMES[1], leader=THREE)
-    house.made[0].state.appended(NAMES[0], 1, 1, 10)
-    house.made[1].state.appended(NAMES[1], 1, 1, 30)
-    assert house.manager.max_lag == 28
+    broker = Fetchers()
+    broker.add(NAMES[0])
+    broker.add(NAMES[1], leader=THREE)
+    broker.made[0].state.appended(NAMES[0], 1, 1, 10)
+    broker.made[1].state.appended(NAMES[1], 1, 1, 30)
+    assert broker.manager.max_lag == 28

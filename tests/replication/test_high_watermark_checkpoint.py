@@ -54,7 +54,7 @@ class SlowWorker:
                 done(result, None)
 
 
-class House:
+class Checkpoints:
     def __init__(self, *directories: str) -> None:
         self.files = MemoryFileSystem()
         for directory in directories:
@@ -79,52 +79,52 @@ class House:
 
 def test_one_file_per_directory():
     """RL 1.12: each directory holds the high watermarks of its own logs."""
-    house = House("/a", "/b")
-    first, second = house.log(), house.log(OTHER, "/b")
+    broker = Checkpoints("/a", "/b")
+    first, second = broker.log(), broker.log(OTHER, "/b")
     first.set_high_watermark(3)
-    house.marks.write([first, second], 0)
-    for worker in house.workers.values():
+    broker.marks.write([first, second], 0)
+    for worker in broker.workers.values():
         worker.run()
-    assert (house.on_disk("/a"), house.on_disk("/b")) == ({TP: 3}, {OTHER: 0})
-    written = read_whole(house.files, "/a/replication-offset-checkpoint")
+    assert (broker.on_disk("/a"), broker.on_disk("/b")) == ({TP: 3}, {OTHER: 0})
+    written = read_whole(broker.files, "/a/replication-offset-checkpoint")
     assert written is not None and written.endswith(b"\nt 0 3\n")
 
 
 def test_the_metadata_goes_with_the_partitions():
     """Invariant 4: it moves twice a second, and makes no write due; a start gives it to no log."""
-    house = House("/a")
-    log = house.log()
-    house.marks.write([log], 70)
-    house.workers["/a"].run()
-    assert metadata_offset(house.on_disk()) == 70
-    house.marks.write([log], 80)
-    house.workers["/a"].run()
-    assert metadata_offset(house.on_disk()) == 70
+    broker = Checkpoints("/a")
+    log = broker.log()
+    broker.marks.write([log], 70)
+    broker.workers["/a"].run()
+    assert metadata_offset(broker.on_disk()) == 70
+    broker.marks.write([log], 80)
+    broker.workers["/a"].run()
+    assert metadata_offset(broker.on_disk()) == 70
     log.set_high_watermark(2)
-    house.marks.write([log], 90)
-    house.workers["/a"].run()
-    assert metadata_offset(house.on_disk()) == 90
-    again = HighWatermarkCheckpoint(house.files, house.workers.__getitem__, lambda *_: None)
+    broker.marks.write([log], 90)
+    broker.workers["/a"].run()
+    assert metadata_offset(broker.on_disk()) == 90
+    again = HighWatermarkCheckpoint(broker.files, broker.workers.__getitem__, lambda *_: None)
     again.start(log)
     again.write([log], 0)
-    house.workers["/a"].run()
-    assert house.on_disk() == {TP: 2}
+    broker.workers["/a"].run()
+    assert broker.on_disk() == {TP: 2}
 
 
 def test_metadata_that_nothing_else_keeps_makes_a_write_due():
     """Invariant 4: its copy has failed, and no high watermark moves any more. One that did not move
     since makes none.
     """
-    house = House("/a")
-    log = house.log()
+    broker = Checkpoints("/a")
+    log = broker.log()
     for end, is_kept, expected in ((70, True, 70), (80, True, 70), (90, False, 90)):
-        house.marks.write([log], end, is_kept)
-        house.workers["/a"].run()
-        assert metadata_offset(house.on_disk()) == expected
-    house.files.remove("/a/replication-offset-checkpoint")
-    house.marks.write([log], 90, False)
-    house.workers["/a"].run()
-    assert not house.files.exists("/a/replication-offset-checkpoint")
+        broker.marks.write([log], end, is_kept)
+        broker.workers["/a"].run()
+        assert metadata_offset(broker.on_disk()) == expected
+    broker.files.remove("/a/replication-offset-checkpoint")
+    broker.marks.write([log], 90, False)
+    broker.workers["/a"].run()
+    assert not broker.files.exists("/a/replication-offset-checkpoint")
 
 
 def test_a_role_that_is_put_off_keeps_the_high_watermark():
@@ -171,30 +171,30 @@ def short(log: Log, offset: int) -> LogOffsetMetadata:
 
 def test_one_write_at_a_time_and_none_without_change():
     """The next write waits for the one before; what did not change is not written again."""
-    house = House("/a")
-    log = house.log()
+    broker = Checkpoints("/a")
+    log = broker.log()
     for mark in (1, 2):
         log.set_high_watermark(mark)
-        house.marks.write([log], 0)
-    assert len(house.workers["/a"].jobs) == 1
-    house.workers["/a"].run()
-    assert house.on_disk() == {TP: 2}
-    house.files.remove(f"/a/{HIGH_WATERMARK}")
-    house.marks.write([log], 0)
-    house.workers["/a"].run()
-    assert not house.files.exists(f"/a/{HIGH_WATERMARK}")
+        broker.marks.write([log], 0)
+    assert len(broker.workers["/a"].jobs) == 1
+    broker.workers["/a"].run()
+    assert broker.on_disk() == {TP: 2}
+    broker.files.remove(f"/a/{HIGH_WATERMARK}")
+    broker.marks.write([log], 0)
+    broker.workers["/a"].run()
+    assert not broker.files.exists(f"/a/{HIGH_WATERMARK}")
     log.set_high_watermark(3)
-    house.marks.write([log], 0)
-    house.workers["/a"].run()
-    assert house.on_disk() == {TP: 3}
+    broker.marks.write([log], 0)
+    broker.workers["/a"].run()
+    assert broker.on_disk() == {TP: 3}
 
 
 def test_the_reactor_only_lists_the_logs():
     """Invariant 2: the worker reads the values and makes the rows; a row costs the reactor a
     handful of calls.
     """
-    house, many = House("/a"), 500
-    logs = [house.log(TopicPartition("t", n), records=0) for n in range(many)]
+    broker, many = Checkpoints("/a"), 500
+    logs = [broker.log(TopicPartition("t", n), records=0) for n in range(many)]
     calls = [0]
 
     def count(frame: Any, event: str, argument: Any) -> None:
@@ -202,36 +202,36 @@ def test_the_reactor_only_lists_the_logs():
 
     sys.setprofile(count)
     try:
-        house.marks.write(logs, 7)
+        broker.marks.write(logs, 7)
     finally:
         sys.setprofile(None)
     assert calls[0] < 4 * many
     logs[3].set_high_watermark(0)
-    house.workers["/a"].run()
-    assert len(house.on_disk()) == many + 2
+    broker.workers["/a"].run()
+    assert len(broker.on_disk()) == many + 2
 
 
 def test_the_last_write_comes_after_one_that_is_under_way():
     """At a stop the newest values are written behind what the worker still has to do, never
     beside it.
     """
-    house = House("/a")
-    log = house.log()
-    house.marks.write([log], 0)
+    broker = Checkpoints("/a")
+    log = broker.log()
+    broker.marks.write([log], 0)
     log.set_high_watermark(5)
-    house.marks.write_last([log], 0)
-    assert len(house.workers["/a"].jobs) == 2
-    house.workers["/a"].run()
-    assert house.on_disk() == {TP: 5}
+    broker.marks.write_last([log], 0)
+    assert len(broker.workers["/a"].jobs) == 2
+    broker.workers["/a"].run()
+    assert broker.on_disk() == {TP: 5}
 
 
 def test_start_clamps():
     """RL 1.12, 6.6: min(checkpoint, log end), not below the log start; unknown: the log start."""
-    house = House("/a")
-    write_offsets(house.files, "/a", HIGH_WATERMARK, {TP: 9})
-    log, unknown = house.log(), house.log(OTHER)
-    house.marks.start(log)
-    house.marks.start(unknown)
+    broker = Checkpoints("/a")
+    write_offsets(broker.files, "/a", HIGH_WATERMARK, {TP: 9})
+    log, unknown = broker.log(), broker.log(OTHER)
+    broker.marks.start(log)
+    broker.marks.start(unknown)
     assert (log.high_watermark, unknown.high_watermark) == (5, 0)
 
 
@@ -239,39 +239,39 @@ def test_rows_of_logs_that_were_not_opened_yet_are_kept():
     """A write between two role changes at a start must not lose the high watermark of a log that
     is still to come.
     """
-    house = House("/a")
-    write_offsets(house.files, "/a", HIGH_WATERMARK, {TP: 4, OTHER: 2})
-    log = house.log()
-    house.marks.start(log)
-    house.marks.write([log], 0)
-    house.workers["/a"].run()
-    assert house.on_disk() == {TP: 4, OTHER: 2}
-    late = house.log(OTHER)
-    house.marks.start(late)
+    broker = Checkpoints("/a")
+    write_offsets(broker.files, "/a", HIGH_WATERMARK, {TP: 4, OTHER: 2})
+    log = broker.log()
+    broker.marks.start(log)
+    broker.marks.write([log], 0)
+    broker.workers["/a"].run()
+    assert broker.on_disk() == {TP: 4, OTHER: 2}
+    late = broker.log(OTHER)
+    broker.marks.start(late)
     assert late.high_watermark == 2
 
 
 def test_rows_beside_a_new_copy_are_kept():
     """A copy is made in a directory of which no log was opened yet: as above."""
-    house = House("/a")
-    write_offsets(house.files, "/a", HIGH_WATERMARK, {OTHER: 2})
-    house.marks.write([house.log()], 0)
-    house.workers["/a"].run()
-    assert house.on_disk() == {TP: 0, OTHER: 2}
-    late = house.log(OTHER)
-    house.marks.start(late)
+    broker = Checkpoints("/a")
+    write_offsets(broker.files, "/a", HIGH_WATERMARK, {OTHER: 2})
+    broker.marks.write([broker.log()], 0)
+    broker.workers["/a"].run()
+    assert broker.on_disk() == {TP: 0, OTHER: 2}
+    late = broker.log(OTHER)
+    broker.marks.start(late)
     assert late.high_watermark == 2
 
 
 def test_a_directory_that_cannot_be_written_is_reported():
     """RL 1.12: it is reported; the other directory is written all the same."""
-    house = House("/a", "/b")
-    first, second = house.log(), house.log(OTHER, "/b")
-    house.files.make_directories("/a/replication-offset-checkpoint.tmp")
-    house.marks.write([first, second], 0)
-    for worker in house.workers.values():
+    broker = Checkpoints("/a", "/b")
+    first, second = broker.log(), broker.log(OTHER, "/b")
+    broker.files.make_directories("/a/replication-offset-checkpoint.tmp")
+    broker.marks.write([first, second], 0)
+    for worker in broker.workers.values():
         worker.run()
-    assert (house.failed, house.on_disk("/b")) == (["/a"], {OTHER: 0})
+    assert (broker.failed, broker.on_disk("/b")) == (["/a"], {OTHER: 0})
 
 
 def test_a_relative_directory(tmp_path, monkeypatch):
@@ -279,27 +279,27 @@ def test_a_relative_directory(tmp_path, monkeypatch):
     checkpoint is written there, and found again.
     """
     monkeypatch.chdir(tmp_path)
-    house = House()
+    broker = Checkpoints()
     files: Any = OsFileSystem()
-    house.files = files
-    house.files.make_directories("data")
-    house.workers["data"] = SlowWorker()
-    house.marks = HighWatermarkCheckpoint(
-        house.files,
-        house.workers.__getitem__,
-        lambda directory, error: house.failed.append(directory),
+    broker.files = files
+    broker.files.make_directories("data")
+    broker.workers["data"] = SlowWorker()
+    broker.marks = HighWatermarkCheckpoint(
+        broker.files,
+        broker.workers.__getitem__,
+        lambda directory, error: broker.failed.append(directory),
     )
-    log = house.log(directory="data")
+    log = broker.log(directory="data")
     log.set_high_watermark(3)
-    house.marks.write_last([log], 0)
-    house.workers["data"].run()
+    broker.marks.write_last([log], 0)
+    broker.workers["data"].run()
     assert (tmp_path / "data" / HIGH_WATERMARK).read_text() == "0\n1\nt 0 3\n"
     again = HighWatermarkCheckpoint(
-        house.files, house.workers.__getitem__, lambda directory, error: None
+        broker.files, broker.workers.__getitem__, lambda directory, error: None
     )
     log.set_high_watermark(0)
     again.start(log)
-    assert (log.high_watermark, house.failed) == (3, [])
+    assert (log.high_watermark, broker.failed) == (3, [])
     log.close()
 
 
@@ -307,13 +307,13 @@ def test_no_descriptor_for_the_checkpoint():
     """EMFILE is not a disk failure: the log waits, and gets its high watermark later; another
     error is one of the directory.
     """
-    house = House("/a")
+    broker = Checkpoints("/a")
     disk: Any = SimDisk()
-    house.files = disk
+    broker.files = disk
     disk.make_directories("/a")
-    log = house.log()
+    log = broker.log()
     write_offsets(disk, "/a", HIGH_WATERMARK, {TP: 3})
-    marks = HighWatermarkCheckpoint(disk, house.workers.__getitem__, lambda directory, error: None)
+    marks = HighWatermarkCheckpoint(disk, broker.workers.__getitem__, lambda directory, error: None)
     for error, failure in ((errno.EMFILE, OutOfDescriptors), (errno.EIO, LogDirFailure)):
         disk.faults[:] = [Fault(error, "open", HIGH_WATERMARK)]
         with pytest.raises(failure):

@@ -41,34 +41,34 @@ from twisted_broker.wire.messages.topics import (
 TP = TopicPartition("t", 0)
 
 
-def create(house: MemoryBroker) -> None:
+def create(broker: MemoryBroker) -> None:
     request = CreateTopicsRequest(
         topics=[CreatableTopic(name="t", num_partitions=1, replication_factor=1)], timeout_ms=5000
     )
-    assert house.ask(request, 7).topics[0].error_code == 0
+    assert broker.ask(request, 7).topics[0].error_code == 0
 
 
-def append(house: MemoryBroker, records: bytes) -> int:
+def append(broker: MemoryBroker, records: bytes) -> int:
     data = TopicProduceData(
         name="t", partition_data=[PartitionProduceData(index=0, records=records)]
     )
-    answer = house.ask(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[data]), 9)
+    answer = broker.ask(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[data]), 9)
     found: int = answer.responses[0].partition_responses[0].base_offset
     return found
 
 
-def produce(house: MemoryBroker, count: int) -> int:
-    return append(house, batch(count))
+def produce(broker: MemoryBroker, count: int) -> int:
+    return append(broker, batch(count))
 
 
-def delete_below(house: MemoryBroker, offset: int) -> None:
+def delete_below(broker: MemoryBroker, offset: int) -> None:
     wanted = DeleteRecordsPartition(partition_index=0, offset=offset)
     topic = DeleteRecordsTopic(name="t", partitions=[wanted])
-    answer = house.ask(DeleteRecordsRequest(topics=[topic], timeout_ms=1000), 2)
+    answer = broker.ask(DeleteRecordsRequest(topics=[topic], timeout_ms=1000), 2)
     assert answer.topics[0].partitions[0].low_watermark == offset
 
 
-def fetched(house: MemoryBroker, session_id: int = 0, session_epoch: int = -1):
+def fetched(broker: MemoryBroker, session_id: int = 0, session_epoch: int = -1):
     partition = FetchPartition(partition=0, fetch_offset=2, partition_max_bytes=1 << 20)
     topics = [FetchTopic(topic="t", partitions=[partition])] if session_epoch <= 0 else []
     request = FetchRequest(
@@ -78,16 +78,16 @@ def fetched(house: MemoryBroker, session_id: int = 0, session_epoch: int = -1):
         session_epoch=session_epoch,
         topics=topics,
     )
-    return house.ask(request, 11)
+    return broker.ask(request, 11)
 
 
-def read(house: MemoryBroker):
+def read(broker: MemoryBroker):
     topic = FetchTopic(
         topic="t",
         partitions=[FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)],
     )
     return (
-        house.ask(
+        broker.ask(
             FetchRequest(max_bytes=1 << 20, min_bytes=1, session_epoch=-1, topics=[topic]), 11
         )
         .responses[0]
@@ -99,14 +99,14 @@ def test_a_topic_that_was_deleted_and_made_anew_keeps_its_records():
     """The metadata log tells of the old topic first: what is in the new one's log must survive
     that, and be served under the same watermark.
     """
-    house = MemoryBroker().start()
-    create(house)
-    produce(house, 5)
-    house.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=5000), 6)
-    create(house)
-    assert produce(house, 3) == 0
-    house.stop()
-    again = MemoryBroker(house.files).start()
+    broker = MemoryBroker().start()
+    create(broker)
+    produce(broker, 5)
+    broker.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=5000), 6)
+    create(broker)
+    assert produce(broker, 3) == 0
+    broker.stop()
+    again = MemoryBroker(broker.files).start()
     found = read(again)
     assert (found.error_code, found.high_watermark) == (0, 3)
     assert produce(again, 1) == 3
@@ -115,8 +115,8 @@ def test_a_topic_that_was_deleted_and_made_anew_keeps_its_records():
     again.stop()
 
 
-def kept(house: MemoryBroker) -> Partition:
-    replicas = house.broker.parts.replica_manager
+def kept(broker: MemoryBroker) -> Partition:
+    replicas = broker.broker.parts.replica_manager
     assert replicas is not None
     return replicas.partitions[TP]
 
@@ -128,20 +128,20 @@ def test_what_a_restart_keeps_of_a_partition(end: str) -> None:
     the only replica's; nothing waits, nobody follows, no session and no ISR change is left.
     """
     disk = SimDisk(3)
-    house = MemoryBroker(disk, log_flush_interval_messages="1").start()
-    create(house)
+    broker = MemoryBroker(disk, log_flush_interval_messages="1").start()
+    create(broker)
     records = batch(5, producer_id=9, producer_epoch=0, base_sequence=0)
-    assert append(house, records) == 0
-    delete_below(house, 2)
-    session = fetched(house, session_epoch=0).session_id
+    assert append(broker, records) == 0
+    delete_below(broker, 2)
+    session = fetched(broker, session_epoch=0).session_id
     assert session > 0
-    house.pass_time(61)  # the checkpoints of log starts and recovery points
-    assert produce(house, 3) == 5
-    before = kept(house)
+    broker.pass_time(61)  # the checkpoints of log starts and recovery points
+    assert produce(broker, 3) == 5
+    before = kept(broker)
     epochs = before.log.leader_epochs.entries()
     assert (before.log.log_start_offset, before.log.high_watermark) == (2, 8)
     if end == "stop":
-        house.stop()
+        broker.stop()
     left = disk
     if end != "stop":
         left = disk.after_kill() if end == "kill" else disk.after_power_loss(keep=0)
@@ -165,38 +165,38 @@ def test_what_failed_is_served_again_after_a_restart() -> None:
     """RL 1.12: a partition of a failed directory is offline until the broker starts again, on a
     disk that works: then it has what it had.
     """
-    house = MemoryBroker().start()
-    create(house)
-    produce(house, 5)
-    kept(house).fail("an effect of it raised")
+    broker = MemoryBroker().start()
+    create(broker)
+    produce(broker, 5)
+    kept(broker).fail("an effect of it raised")
     data = TopicProduceData(
         name="t", partition_data=[PartitionProduceData(index=0, records=batch(1))]
     )
     request = ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[data])
-    refused = house.ask(request, 9).responses[0].partition_responses[0]
+    refused = broker.ask(request, 9).responses[0].partition_responses[0]
     assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
-    house.stop()
-    again = MemoryBroker(house.files).start()
+    broker.stop()
+    again = MemoryBroker(broker.files).start()
     assert produce(again, 1) == 5
     again.stop()
 
 
-def moved_away(house: MemoryBroker, disk: SimDisk) -> str:
+def moved_away(broker: MemoryBroker, disk: SimDisk) -> str:
     """The directory to which the only replica moved, with 5 records; 3 followed. The other
     directory failed as the log there was to be deleted.
     """
-    log = kept(house).log
+    log = kept(broker).log
     assert log is not None
     source = posixpath.dirname(log.directory)
     (target,) = {"/data", "/data2"} - {source}
     disk.faults.append(Fault(errno.EIO, "rename", f"{source}/t-0"))
     wanted = AlterReplicaLogDirTopic(name="t", partitions=[0])
     request = AlterReplicaLogDirsRequest(dirs=[AlterReplicaLogDir(path=target, topics=[wanted])])
-    assert house.ask(request, 2).results[0].partitions[0].error_code == 0
-    house.pass_time(2)
+    assert broker.ask(request, 2).results[0].partitions[0].error_code == 0
+    broker.pass_time(2)
     disk.faults.clear()
-    assert house.broker.log_manager.directories.offline() == [source]
-    assert produce(house, 3) == 5
+    assert broker.broker.log_manager.directories.offline() == [source]
+    assert produce(broker, 3) == 5
     return target
 
 
@@ -207,13 +207,13 @@ def test_an_older_log_does_not_lead_while_the_newer_one_is_offline() -> None:
     settings = {"log_dirs": "/data,/data2", "metadata_log_dir": "/meta"}
     world = MemoryBroker()  # for its clock: the directory is to fail after the swap, not in it
     disk = SimDisk(3)
-    house = MemoryBroker(
+    broker = MemoryBroker(
         disk, None, world, lambda path: StallingWorker(world.clock), **settings
     ).start()
-    create(house)
-    assert produce(house, 5) == 0
-    target = moved_away(house, disk)
-    house.stop()
+    create(broker)
+    assert produce(broker, 5) == 0
+    target = moved_away(broker, disk)
+    broker.stop()
     disk.faults.append(Fault(errno.EIO, "", f"{target}/meta.properties"))
     with capturedLogs() as lines:
         without = MemoryBroker(disk, **settings).start()
@@ -239,19 +239,19 @@ def test_the_controller_hears_of_a_log_that_is_refused() -> None:
     """KIP-858: where a segment is missing the partition has no leader (or another replica leads),
     and with the file back it has, under the same directory.
     """
-    house = MemoryBroker().start()
-    create(house)
+    broker = MemoryBroker().start()
+    create(broker)
     for _ in range(2):
-        produce(house, 3)
-        log = kept(house).log
+        produce(broker, 3)
+        log = kept(broker).log
         assert log is not None
-        log.roll(house.runtime.wall_ms())
-    assert produce(house, 3) == 6
-    house.stop()
+        log.roll(broker.runtime.wall_ms())
+    assert produce(broker, 3) == 6
+    broker.stop()
     path = posixpath.join(log.directory, f"{3:020}.log")
-    house.files.rename(path, "/elsewhere")
+    broker.files.rename(path, "/elsewhere")
     with capturedLogs() as lines:
-        without = MemoryBroker(house.files, seed=8).start()
+        without = MemoryBroker(broker.files, seed=8).start()
         without.pass_time(5)
     assert kept(without).offline
     state = without.broker.role.observer.image.partition("t", 0)
@@ -259,7 +259,7 @@ def test_the_controller_hears_of_a_log_that_is_refused() -> None:
     said = [formatEvent(line) for line in lines if line["log_level"] >= LogLevel.warn]
     assert any("offsets 3 to 5 are missing" in line for line in said)
     without.stop()
-    house.files.rename("/elsewhere", path)
-    again = MemoryBroker(house.files, seed=9).start()
+    broker.files.rename("/elsewhere", path)
+    again = MemoryBroker(broker.files, seed=9).start()
     assert (read(again).error_code, read(again).high_watermark) == (0, 9)
     again.stop()

@@ -23,22 +23,22 @@ class Watched(Marks):
         return TurnNumbers(10, 0.5, 0.1, 0, 0.0, [])
 
 
-def use(house: MemoryBroker) -> None:
+def use(broker: MemoryBroker) -> None:
     """Some of all that clients do."""
     find = offsets.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"])
-    house.ask(find, 4)
-    house.pass_time(2)
-    (coordinator,) = house.ask(find, 4).coordinators
-    house.ask(MetadataRequest(topics=[]), 9)
-    produce(house, "t", b"a", b"b", b"c")
-    fetch(house, "t")
+    broker.ask(find, 4)
+    broker.pass_time(2)
+    (coordinator,) = broker.ask(find, 4).coordinators
+    broker.ask(MetadataRequest(topics=[]), 9)
+    produce(broker, "t", b"a", b"b", b"c")
+    fetch(broker, "t")
     committed = offsets.OffsetCommitRequestPartition(partition_index=0, committed_offset=1)
     topic = offsets.OffsetCommitRequestTopic(name="t", partitions=[committed])
     commit = offsets.OffsetCommitRequest(group_id="g", topics=[topic])
-    answer = house.ask(commit, 7, coordinator.port)
+    answer = broker.ask(commit, 7, coordinator.port)
     assert answer.topics[0].partitions[0].error_code == 0
     refused = FetchRequest(replica_id=-9, max_wait_ms=0, min_bytes=0, max_bytes=1)
-    assert house.ask(refused, 11).error_code != 0
+    assert broker.ask(refused, 11).error_code != 0
 
 
 @pytest.fixture(scope="session")

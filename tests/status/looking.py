@@ -33,14 +33,14 @@ class Asking(Protocol):
 class Looking:
     """`get(path)` is (status, headers, body)."""
 
-    def __init__(self, house: MemoryBroker, port: int = 8080, clock: IClock | None = None) -> None:
+    def __init__(self, broker: MemoryBroker, port: int = 8080, clock: IClock | None = None) -> None:
         """`clock`: the status port's, where it is not the broker's."""
-        self.house = house
-        broker, runtime = house.broker, house.runtime
+        self.broker = broker
+        node, runtime = broker.broker, broker.runtime
         if clock is not None:
             runtime = replace(runtime, clock=clock)
-        self.port = StatusPort(runtime, lambda: broker.parts, broker.served, port, broker.health)
-        house.run(self.port.open())
+        self.port = StatusPort(runtime, lambda: node.parts, node.served, port, node.health)
+        broker.run(self.port.open())
 
     def ask(
         self, path: str, method: str = "GET", more: str = "", host: str | None = None
@@ -54,14 +54,14 @@ class Looking:
         request = f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n{more}\r\n".encode()
         factory.buildProtocol = lambda _: Asking(request, answered)
         address, port = self.port.address.split(":")
-        self.house.network.connect(address, int(port), factory, 10)
+        self.broker.network.connect(address, int(port), factory, 10)
         return answered
 
     def get(
         self, path: str, method: str = "GET", more: str = "", host: str | None = None
     ) -> tuple[int, dict[str, str], str]:
         asked = self.ask(path, method, f"Connection: close\r\n{more}", host)
-        head, _, body = self.house.run(asked).partition(b"\r\n\r\n")
+        head, _, body = self.broker.run(asked).partition(b"\r\n\r\n")
         first, *lines = head.decode().split("\r\n")
         headers = {
             name.lower(): value for name, _, value in (line.partition(": ") for line in lines)

@@ -21,21 +21,21 @@ class Raw:
     """A connection that says what it is told to, byte for byte."""
 
     def __init__(self, looking: Looking, said: bytes = b"") -> None:
-        self.house, self.ended = looking.house, Deferred[bytes]()
+        self.broker, self.ended = looking.broker, Deferred[bytes]()
         self.asking = Asking(said, self.ended)
         factory: Any = ClientFactory()
         factory.noisy = False
         factory.buildProtocol = lambda _: self.asking
-        self.house.run(self.house.network.connect("127.0.0.1", 8080, factory, 10))
+        self.broker.run(self.broker.network.connect("127.0.0.1", 8080, factory, 10))
 
     def say(self, said: bytes) -> None:
         if not self.ended.called:
             self.asking.transport.write(said)
-        self.house.pass_time(0.1)
+        self.broker.pass_time(0.1)
 
     def answer(self) -> tuple[int, dict[str, str], bytes]:
         """What came until the end of the connection."""
-        return parsed(self.house.run(self.ended))
+        return parsed(self.broker.run(self.ended))
 
 
 def parsed(answer: bytes) -> tuple[int, dict[str, str], bytes]:
@@ -119,7 +119,7 @@ def test_what_is_no_request_is_told_so(looking: Looking, request_: bytes, status
 
 
 def test_every_answer_forbids_guesses_and_scripts(looking: Looking) -> None:
-    create(looking.house, "t")
+    create(looking.broker, "t")
     asked = [
         Raw(looking, b"GET %s HTTP/1.1\r\n%sConnection: close\r\n\r\n" % (path, host))
         for path in (b"/", b"/metrics", b"/healthz", b"/readyz", b"/icon.svg", b"/none")
@@ -141,7 +141,7 @@ def test_dripping_connections_keep_no_probe_out(looking: Looking) -> None:
     for _ in range(30):
         for hog in hogs:
             hog.say(b"G")
-        looking.house.pass_time(8 - 1.6)
+        looking.broker.pass_time(8 - 1.6)
         assert Raw(looking, PROBE).answer()[0] == 200
     assert all(each.ended.called for each in hogs), "no byte moves a deadline"
 
@@ -150,26 +150,26 @@ def test_the_oldest_makes_room(looking: Looking) -> None:
     """Of those that have not asked; one that is being answered goes last."""
     waiting = [Raw(looking, b"GET ") for _ in range(16)]
     waiting.append(Raw(looking))
-    looking.house.pass_time(0.1)
+    looking.broker.pass_time(0.1)
     assert [each.ended.called for each in waiting] == [True] + [False] * 16
 
 
 def test_readers_that_stop_keep_no_probe_out(looking: Looking) -> None:
     """An answer that nobody takes ends, too."""
-    create(looking.house, "t", 50)
+    create(looking.broker, "t", 50)
     stopped = [Raw(looking) for _ in range(16)]
     for each in stopped:
         each.asking.transport.pauseProducing()
         each.say(b"GET / HTTP/1.1\r\n" + HOST + b"\r\n")
     assert Raw(looking, PROBE).answer()[0] == 200
-    looking.house.pass_time(130)
+    looking.broker.pass_time(130)
     site: Any = looking.port._factory._site
     assert not site.reading and not site.answering
 
 
 def test_requests_in_one_piece_are_answered_in_their_order(looking: Looking) -> None:
     one = PROBE.replace(b"Connection: close\r\n", b"")
-    answers = looking.house.run(Raw(looking, one * 3 + PROBE + one).ended)
+    answers = looking.broker.run(Raw(looking, one * 3 + PROBE + one).ended)
     assert answers.count(b"HTTP/1.1 200 OK") == 4, "nothing after the one that closes"
 
 
@@ -177,5 +177,5 @@ def test_a_refusal_in_a_row_of_requests_is_the_last(looking: Looking) -> None:
     """What follows a body could be part of it."""
     one = PROBE.replace(b"Connection: close\r\n", b"")
     post = b"GET / HTTP/1.1\r\n" + HOST + b"Content-Length: 9\r\n\r\n"
-    answers = looking.house.run(Raw(looking, one + post + one * 3).ended)
+    answers = looking.broker.run(Raw(looking, one + post + one * 3).ended)
     assert answers.count(b"HTTP/1.1 ") == 2 and b"HTTP/1.1 413 " in answers

@@ -30,24 +30,24 @@ def live(looking: Looking) -> tuple[int, Any]:
 
 def test_a_broker_from_its_start_to_its_stop() -> None:
     """It lives all the time, and is ready only while clients are served."""
-    house = MemoryBroker()
-    looking = Looking(house)
+    broker = MemoryBroker()
+    looking = Looking(broker)
     assert ready(looking) == (503, "not ready: its log directories are loaded")
     assert live(looking)[0] == 200
-    starting = ensureDeferred(house.broker.start())
-    seen = [house.broker.health().not_ready]
+    starting = ensureDeferred(broker.broker.start())
+    seen = [broker.broker.health().not_ready]
     while not starting.called:
-        house.step()
-        seen.append(house.broker.health().not_ready)
+        broker.step()
+        seen.append(broker.broker.health().not_ready)
     assert seen[-1] == "" and all(seen[:-1])
     assert ready(looking) == (200, "ready")
     status, found = live(looking)
     assert status == 200 and found["status"] == "ok" and found["node"] == 1
     assert found["roles"] == ["broker", "controller"] and "why" not in found
-    stopping = ensureDeferred(house.broker.stop())
+    stopping = ensureDeferred(broker.broker.stop())
     assert ready(looking) == (503, "not ready: it is shutting down")
     assert live(looking)[0] == 200, "no reason to kill it"
-    house.run(stopping)
+    broker.run(stopping)
     assert ready(looking)[0] == 503
 
 
@@ -79,43 +79,43 @@ def test_a_broker_waits_for_its_controller() -> None:
 
 def test_a_fenced_broker_is_not_ready() -> None:
     """As soon as it has heard of it."""
-    house = MemoryBroker().start()
-    looking = Looking(house)
-    assert house.broker.role is not None
-    lifecycle = house.broker.role.lifecycle
+    broker = MemoryBroker().start()
+    looking = Looking(broker)
+    assert broker.broker.role is not None
+    lifecycle = broker.broker.role.lifecycle
     request = broker_lifecycle.BrokerHeartbeatRequest(
         broker_id=1,
         broker_epoch=lifecycle.broker_epoch,
         current_metadata_offset=10_000,
         want_fence=True,
     )
-    assert house.ask(request, 1, port=9093).is_fenced
-    while house.broker.health().not_ready == "":
-        house.step()
+    assert broker.ask(request, 1, port=9093).is_fenced
+    while broker.broker.health().not_ready == "":
+        broker.step()
     status, text = ready(looking)
     assert status == 503 and text.startswith("not ready: it is fenced")
-    house.pass_time(3)
+    broker.pass_time(3)
     assert ready(looking) == (200, "ready"), "its next heartbeat"
 
 
 def test_what_cannot_go_on_is_dead() -> None:
     """503 with the reason, for probes that restart it; it is not ready either."""
-    house = MemoryBroker().start()
-    looking = Looking(house)
-    directories = house.broker.log_manager.directories
+    broker = MemoryBroker().start()
+    looking = Looking(broker)
+    directories = broker.broker.log_manager.directories
     directories.fail("/data", OSError(EIO, "Input/output error"))
     status, found = live(looking)
     assert status == 503 and found["status"] == "failed"
     assert "all log directories are offline" in found["why"]
     assert "Input/output error" in found["offline_log_directories"]["/data"]
-    assert house.fatal and ready(looking)[1].startswith("not ready: it stops: all log")
+    assert broker.fatal and ready(looking)[1].startswith("not ready: it stops: all log")
 
 
 def test_one_failed_directory_of_several_is_named() -> None:
     """The broker serves from the others: a restart would mend nothing."""
-    house = MemoryBroker(log_dirs="/data,/more").start()
-    house.broker.log_manager.directories.fail("/more", OSError(EIO, "Input/output error"))
-    looking = Looking(house)
+    broker = MemoryBroker(log_dirs="/data,/more").start()
+    broker.broker.log_manager.directories.fail("/more", OSError(EIO, "Input/output error"))
+    looking = Looking(broker)
     status, found = live(looking)
     assert status == 200 and list(found["offline_log_directories"]) == ["/more"]
     assert ready(looking) == (200, "ready")

@@ -23,15 +23,15 @@ from twisted_broker.wire.messages.fetch import FetchPartition, FetchRequest, Fet
 
 
 @pytest.fixture
-def house() -> MemoryBroker:
+def broker() -> MemoryBroker:
     return MemoryBroker().start()
 
 
-def test_a_partition_is_explained_as_json(house: MemoryBroker) -> None:
+def test_a_partition_is_explained_as_json(broker: MemoryBroker) -> None:
     """Issue, explain: role, offsets, ISR, and the controller's word beside them."""
-    create(house, "orders", 2)
-    produce(house, "orders", b"a", b"b", b"c")
-    told = Looking(house).json("/explain/orders/0")
+    create(broker, "orders", 2)
+    produce(broker, "orders", b"a", b"b", b"c")
+    told = Looking(broker).json("/explain/orders/0")
     assert (told["topic"], told["partition"], told["broker"], told["role"], told["leader"]) == (
         "orders",
         0,
@@ -56,19 +56,19 @@ def test_a_partition_is_explained_as_json(house: MemoryBroker) -> None:
     )
 
 
-def test_a_waiting_consumer_is_seen(house: MemoryBroker) -> None:
+def test_a_waiting_consumer_is_seen(broker: MemoryBroker) -> None:
     """RL 1.9: a fetch that is parked is told while it waits, and no longer afterwards."""
-    create(house, "t")
-    looking = Looking(house)
+    create(broker, "t")
+    looking = Looking(broker)
     asked = FetchTopic(
         topic="t",
         partitions=[FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)],
     )
-    connection = house.connection()
+    connection = broker.connection()
     answer = connection.send(
         FetchRequest(max_wait_ms=20_000, min_bytes=1, max_bytes=1 << 20, topics=[asked]), 11
     )
-    house.pass_time(0.5)
+    broker.pass_time(0.5)
     (waiting,) = looking.json("/explain/t/0")["waiting"]
     assert waiting["request"] == "Fetch" and waiting["why"].startswith(
         "a consumer reads from 0 up to the high watermark: 0 of 1 bytes"
@@ -81,25 +81,25 @@ def test_a_waiting_consumer_is_seen(house: MemoryBroker) -> None:
         == 1
     )
     assert "1 request waits" in looking.get("/topics/t")[2]
-    produce(house, "t", b"a")
-    house.run(answer)
+    produce(broker, "t", b"a")
+    broker.run(answer)
     assert looking.json("/explain/t/0")["waiting"] == []
     connection.close()
 
 
-def test_numbers_have_kafkas_names_per_topic_and_in_total(house: MemoryBroker) -> None:
+def test_numbers_have_kafkas_names_per_topic_and_in_total(broker: MemoryBroker) -> None:
     """RL 1.13: what clients did is counted once, under the names that dashboards for Kafka know."""
-    create(house, "t", 2)
-    looking = Looking(house)
+    create(broker, "t", 2)
+    looking = Looking(broker)
     before = looking.numbers()
-    produce(house, "t", b"a", b"b")
-    assert fetch(house, "t") == [b"a", b"b"]
+    produce(broker, "t", b"a", b"b")
+    assert fetch(broker, "t") == [b"a", b"b"]
     after = looking.numbers()
 
     def grew(name: str) -> float:
         return after[name] - before.get(name, 0.0)
 
-    size = house.broker.parts.replica_manager.partitions[TopicPartition("t", 0)].log.size_in_bytes
+    size = broker.broker.parts.replica_manager.partitions[TopicPartition("t", 0)].log.size_in_bytes
     for labels in ("", '{topic="t"}'):
         prefix = "kafka_server_brokertopicmetrics_"
         assert grew(f"{prefix}messagesin_total{labels}") == 2
@@ -138,16 +138,16 @@ def test_numbers_have_kafkas_names_per_topic_and_in_total(house: MemoryBroker) -
     )
 
 
-def test_a_reads_bytes_count_when_they_are_sent(house: MemoryBroker) -> None:
+def test_a_reads_bytes_count_when_they_are_sent(broker: MemoryBroker) -> None:
     """RL 1.13: a fetch that found too little, waited and read again has read once."""
-    create(house, "t")
-    produce(house, "t", b"a")
-    looking = Looking(house)
+    create(broker, "t")
+    produce(broker, "t", b"a")
+    looking = Looking(broker)
     asked = FetchTopic(
         topic="t",
         partitions=[FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)],
     )
-    house.ask(
+    broker.ask(
         FetchRequest(max_wait_ms=200, min_bytes=100_000, max_bytes=1 << 20, topics=[asked]), 11
     )
     numbers = looking.numbers()
@@ -178,17 +178,17 @@ def test_a_reads_bytes_count_when_they_are_sent(house: MemoryBroker) -> None:
         "/topics/t/0",
     ],
 )
-def test_what_is_not_there_is_404_with_one_line(house: MemoryBroker, path: str) -> None:
+def test_what_is_not_there_is_404_with_one_line(broker: MemoryBroker, path: str) -> None:
     """One line of text, whatever was asked."""
-    create(house, "t")
-    status, headers, body = Looking(house).get(path)
+    create(broker, "t")
+    status, headers, body = Looking(broker).get(path)
     assert (status, headers["content-type"]) == (404, "text/plain; charset=utf-8")
     assert body.count("\n") == 1 and body.endswith("\n")
 
 
-def test_only_reading_is_served(house: MemoryBroker) -> None:
+def test_only_reading_is_served(broker: MemoryBroker) -> None:
     """POST is 405; HEAD is the answer without its body."""
-    looking = Looking(house)
+    looking = Looking(broker)
     assert looking.get("/metrics", "POST")[0] == 405
     status, _, body = looking.get("/", "HEAD")
     assert (status, body) == (200, "")
@@ -215,8 +215,8 @@ def test_only_reading_is_served(house: MemoryBroker) -> None:
 )
 def test_only_its_own_names_are_served(host: str, status: int) -> None:
     """A page whose name leads to 127.0.0.1 would be let read what is there (DNS rebinding)."""
-    house = MemoryBroker(advertised_listeners="PLAINTEXT://Kafka1.example.org:9092").start()
-    looking = Looking(house)
+    broker = MemoryBroker(advertised_listeners="PLAINTEXT://Kafka1.example.org:9092").start()
+    looking = Looking(broker)
     for path in ("/healthz", "/metrics"):
         found, headers, body = looking.get(path, host=host)
         assert found == status
@@ -229,42 +229,42 @@ def test_a_controller_shows_what_it_has() -> None:
     """Without a broker there are no partitions: its requests are counted, the page says what it
     is.
     """
-    house = MemoryBroker(
+    broker = MemoryBroker(
         process_roles="controller", listeners="CONTROLLER://127.0.0.1:9093"
     ).start()
-    looking = Looking(house)
+    looking = Looking(broker)
     assert "Controller 1" in looking.get("/")[2]
     assert looking.get("/explain/t/0")[0] == 404
     assert not any("brokertopicmetrics" in name for name in looking.numbers())
 
 
-def test_a_port_in_use_is_no_end_and_minus_one_is_none(house: MemoryBroker) -> None:
+def test_a_port_in_use_is_no_end_and_minus_one_is_none(broker: MemoryBroker) -> None:
     """The broker serves without it."""
-    assert Looking(house, 9092).port.address is None
-    assert Looking(house, -1).port.address is None
+    assert Looking(broker, 9092).port.address is None
+    assert Looking(broker, -1).port.address is None
     with pytest.raises(ConfigError):
         MemoryBroker(replog_status_port="70000")
 
 
-def test_closing_ends_connections(house: MemoryBroker) -> None:
+def test_closing_ends_connections(broker: MemoryBroker) -> None:
     """A browser that keeps its connection does not keep the broker; the port is free again."""
-    looking = Looking(house)
+    looking = Looking(broker)
     kept = looking.ask("/")
-    house.pass_time(1)
-    assert not kept.called and ("127.0.0.1", 8080) in house.network.ports
-    house.run(looking.port.close())
-    assert house.run(kept).startswith(b"HTTP/1.1 200 OK")
-    assert ("127.0.0.1", 8080) not in house.network.ports and looking.port.address is None
-    assert Looking(house).get("/metrics")[0] == 200
+    broker.pass_time(1)
+    assert not kept.called and ("127.0.0.1", 8080) in broker.network.ports
+    broker.run(looking.port.close())
+    assert broker.run(kept).startswith(b"HTTP/1.1 200 OK")
+    assert ("127.0.0.1", 8080) not in broker.network.ports and looking.port.address is None
+    assert Looking(broker).get("/metrics")[0] == 200
 
 
 class Loading:
     """The site is loaded in two steps, each when it is told; `error` ends the second."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, house: MemoryBroker) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, broker: MemoryBroker) -> None:
         self.clock, self.error, self.begun = Clock(), "", 0
         monkeypatch.setattr(http_server, "_load_steps", self._steps)
-        self.looking = Looking(house, clock=self.clock)
+        self.looking = Looking(broker, clock=self.clock)
 
     def _steps(self) -> Iterator[None]:
         self.begun += 1
@@ -280,47 +280,49 @@ class Loading:
 
 
 def test_who_comes_while_the_site_is_loaded_waits(
-    house: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is loaded once, in steps between which others are served; who goes is not waited for."""
-    loading = Loading(monkeypatch, house)
+    loading = Loading(monkeypatch, broker)
     first = loading.looking.ask("/healthz")
-    house.pass_time(1)
+    broker.pass_time(1)
     asked = [loading.looking.ask("/healthz", more="Connection: close\r\n") for _ in range(15)]
-    gone = house.run(house.network.connect("127.0.0.1", 8080, Factory.forProtocol(Protocol), 10))
-    assert house.run(first) == b"", "the oldest makes room for a seventeenth"
+    gone = broker.run(broker.network.connect("127.0.0.1", 8080, Factory.forProtocol(Protocol), 10))
+    assert broker.run(first) == b"", "the oldest makes room for a seventeenth"
     loading.step()
     gone.transport.abortConnection()
-    house.pass_time(1)
+    broker.pass_time(1)
     asked.append(loading.looking.ask("/healthz", more="Connection: close\r\n"))
-    house.pass_time(1)
+    broker.pass_time(1)
     assert not any(each.called for each in asked)
     loading.step()
     for each in asked:
-        assert house.run(each).startswith(b"HTTP/1.1 200 OK")
+        assert broker.run(each).startswith(b"HTTP/1.1 200 OK")
     assert loading.begun == 1 and loading.looking.get("/healthz")[0] == 200
 
 
-def test_closing_ends_those_that_wait(house: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    loading = Loading(monkeypatch, house)
+def test_closing_ends_those_that_wait(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loading = Loading(monkeypatch, broker)
     waiting = loading.looking.ask("/healthz")
-    house.pass_time(1)
-    house.run(loading.looking.port.close())
-    assert house.run(waiting) == b"" and not loading.clock.getDelayedCalls()
+    broker.pass_time(1)
+    broker.run(loading.looking.port.close())
+    assert broker.run(waiting) == b"" and not loading.clock.getDelayedCalls()
 
 
 def test_a_site_that_cannot_be_loaded_is_tried_again(
-    house: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loading = Loading(monkeypatch, house)
+    loading = Loading(monkeypatch, broker)
     loading.error = "no such module"
     for body, begun in ((b"", 1), (b"HTTP/1.1 200 OK", 2)):
         asked = loading.looking.ask("/healthz", more="Connection: close\r\n")
-        house.pass_time(1)
+        broker.pass_time(1)
         with capturedLogs() as events:
             loading.step()
             loading.step()
-        assert house.run(asked).startswith(body) and loading.begun == begun
+        assert broker.run(asked).startswith(body) and loading.begun == begun
         told = "loading the status pages failed" in [formatEvent(each) for each in events]
         assert told is bool(loading.error)
         loading.error = ""

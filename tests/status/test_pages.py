@@ -71,7 +71,7 @@ class Page(HTMLParser):
 
 
 @pytest.fixture
-def house() -> MemoryBroker:
+def broker() -> MemoryBroker:
     return MemoryBroker().start()
 
 
@@ -81,11 +81,11 @@ def page_of(looking: Looking, path: str) -> Page:
     return Page(body)
 
 
-def register_dead(house: MemoryBroker, node: int) -> None:
+def register_dead(broker: MemoryBroker, node: int) -> None:
     """A broker that registers and is never heard again: it stays fenced."""
     request = broker_lifecycle.BrokerRegistrationRequest(
         broker_id=node,
-        cluster_id=house.broker.cluster_id,
+        cluster_id=broker.broker.cluster_id,
         incarnation_id=bytes(15) + bytes([node]),
         listeners=[
             broker_lifecycle.BrokerRegistrationRequestListener(
@@ -103,11 +103,11 @@ def register_dead(house: MemoryBroker, node: int) -> None:
         rack="r<9>",
         log_dirs=[bytes(15) + bytes([200])],
     )
-    assert house.ask(request, 4, port=9093).error_code == 0
-    house.pass_time(1)
+    assert broker.ask(request, 4, port=9093).error_code == 0
+    broker.pass_time(1)
 
 
-def commit(house: MemoryBroker, group: str, offset: int, partition: int = 0) -> None:
+def commit(broker: MemoryBroker, group: str, offset: int, partition: int = 0) -> None:
     found = offsets.OffsetCommitRequestPartition(
         partition_index=partition, committed_offset=offset, committed_metadata=""
     )
@@ -115,27 +115,27 @@ def commit(house: MemoryBroker, group: str, offset: int, partition: int = 0) -> 
         group_id=group, topics=[offsets.OffsetCommitRequestTopic(name="orders", partitions=[found])]
     )
     find = offsets.FindCoordinatorRequest(key=group, key_type=0)
-    while house.ask(find, 3).error_code:
-        house.pass_time(0.1)
-    while (answer := house.ask(request, 7).topics[0].partitions[0].error_code) in (14, 15, 16):
-        house.pass_time(0.1)
+    while broker.ask(find, 3).error_code:
+        broker.pass_time(0.1)
+    while (answer := broker.ask(request, 7).topics[0].partitions[0].error_code) in (14, 15, 16):
+        broker.pass_time(0.1)
     assert answer == 0
 
 
-def test_the_overview_of_a_broker_that_is_well(house: MemoryBroker) -> None:
+def test_the_overview_of_a_broker_that_is_well(broker: MemoryBroker) -> None:
     """Health first, then figures, the broker, its controller, its directory, groups with their
     lag, topics.
     """
-    create(house, "orders", 2)
-    produce(house, "orders", b"a", b"b", b"c")
-    commit(house, "billing", 1)
-    page = page_of(Looking(house), "/")
+    create(broker, "orders", 2)
+    produce(broker, "orders", b"a", b"b", b"c")
+    commit(broker, "billing", 1)
+    page = page_of(Looking(broker), "/")
     assert "✓ All is well" in page.whole and "trouble" not in page.whole
     assert [each.split("(")[0].strip() for each in page.text if each in SECTIONS] == SECTIONS, (
         "in this order"
     )
-    broker = page.row("1 (this one)")
-    assert broker[1:4] == ["127.0.0.1:9092", "–", "running"] and broker[6] == "0"
+    row = page.row("1 (this one)")
+    assert row[1:4] == ["127.0.0.1:9092", "–", "running"] and row[6] == "0"
     assert page.row("orders") == ["orders", "2", "1", "in sync"]
     assert page.row("billing") == ["billing", "Empty", "0", "–", "1", "2"]
     assert page.row("/data")[1] == "online"
@@ -145,11 +145,11 @@ def test_the_overview_of_a_broker_that_is_well(house: MemoryBroker) -> None:
 SECTIONS = ["Brokers", "Controller", "Log directories", "Groups", "Topics"]
 
 
-def test_what_is_wrong_comes_first(house: MemoryBroker) -> None:
+def test_what_is_wrong_comes_first(broker: MemoryBroker) -> None:
     """A broker that is away, and a partition that nobody leads, with links to more."""
-    register_dead(house, 7)
-    create(house, "orders")
-    looking = Looking(house)
+    register_dead(broker, 7)
+    create(broker, "orders")
+    looking = Looking(broker)
     page = page_of(looking, "/")
     assert "✗ 1 trouble" in page.whole
     text = page.whole
@@ -159,11 +159,11 @@ def test_what_is_wrong_comes_first(house: MemoryBroker) -> None:
     assert "broker-7" in [each.get("id") for each in page.tags("tr")]
 
 
-def test_nothing_of_a_name_becomes_markup(house: MemoryBroker) -> None:
+def test_nothing_of_a_name_becomes_markup(broker: MemoryBroker) -> None:
     """Group ids are any text, and so is a filter."""
-    create(house, "orders")
-    commit(house, HOSTILE, 0)
-    looking = Looking(house)
+    create(broker, "orders")
+    commit(broker, HOSTILE, 0)
+    looking = Looking(broker)
     for path in ("/", "/?topic=%22%3E%3Cscript%3E", "/?group=%3Cscript%3E&topics_from=x"):
         status, headers, body = looking.get(path)
         assert status == 200 and "<script" not in body and "\u202e" not in body
@@ -185,14 +185,14 @@ def test_nothing_of_a_name_becomes_markup(house: MemoryBroker) -> None:
     assert HOSTILE.replace("\u202e", "\ufffd") in page_of(looking, "/").whole
 
 
-def test_filters_and_pages(house: MemoryBroker) -> None:
+def test_filters_and_pages(broker: MemoryBroker) -> None:
     """`?topic=` is a part of the name whose case does not matter; a hundred at a time, in order."""
     new = [
         topics.CreatableTopic(name=f"t{number:03}", num_partitions=1, replication_factor=1)
         for number in reversed(range(130))
     ]
-    assert house.ask(topics.CreateTopicsRequest(topics=new, timeout_ms=30_000), 7)
-    looking = Looking(house)
+    assert broker.ask(topics.CreateTopicsRequest(topics=new, timeout_ms=30_000), 7)
+    looking = Looking(broker)
 
     def shown(path: str) -> list[str]:
         return [row[0] for row in page_of(looking, path).rows if re.fullmatch(r"t\d+", row[0])]
@@ -209,11 +209,11 @@ def test_filters_and_pages(house: MemoryBroker) -> None:
     assert shown("/?topics_from=5000") == []
 
 
-def test_a_topics_page_and_its_partitions(house: MemoryBroker) -> None:
+def test_a_topics_page_and_its_partitions(broker: MemoryBroker) -> None:
     """Leader, replicas, ISR, offsets; a hundred at a time, each with a link to its own page."""
-    create(house, "orders", 250)
-    produce(house, "orders", b"a")
-    looking = Looking(house)
+    create(broker, "orders", 250)
+    produce(broker, "orders", b"a")
+    looking = Looking(broker)
     page = page_of(looking, "/topics/orders")
     row = page.row("orders-0")
     assert row[1:5] == ["1", "1", "1", "leader"] and row[5:7] == ["0 to 1", "1"]
@@ -223,11 +223,11 @@ def test_a_topics_page_and_its_partitions(house: MemoryBroker) -> None:
     assert "Broker 1 leads it at epoch 0" in page.whole and "high watermark" in page.whole
 
 
-def test_a_partition_is_explained_to_people_and_to_programs(house: MemoryBroker) -> None:
+def test_a_partition_is_explained_to_people_and_to_programs(broker: MemoryBroker) -> None:
     """HTML for who accepts it, JSON for all others, and for who wants it by `format`."""
-    register_dead(house, 7)
-    create(house, "orders")
-    looking = Looking(house)
+    register_dead(broker, 7)
+    create(broker, "orders")
+    looking = Looking(broker)
     status, headers, body = looking.get("/explain/orders/0", more=BROWSER)
     assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
     assert headers["vary"] == "accept" and "orders-0 explained" in body
@@ -236,11 +236,11 @@ def test_a_partition_is_explained_to_people_and_to_programs(house: MemoryBroker)
     assert headers["content-type"] == "application/json"
 
 
-def test_a_disk_that_is_nearly_full_is_a_trouble(house: MemoryBroker) -> None:
+def test_a_disk_that_is_nearly_full_is_a_trouble(broker: MemoryBroker) -> None:
     """Below the limit of the line in the log; the free space stands in the table."""
-    space = house.broker.log_manager.free_space
+    space = broker.broker.log_manager.free_space
     space.look()
-    looking = Looking(house)
+    looking = Looking(broker)
     page = page_of(looking, "/")
     assert "✓ All is well" in page.whole and page.row("/data")[4].endswith("GiB")
     space.found["/data"] = (1 << 40, 1 << 20)
@@ -248,18 +248,18 @@ def test_a_disk_that_is_nearly_full_is_a_trouble(house: MemoryBroker) -> None:
     assert "the disk of log directory /data is nearly full: 1.0 MiB of 1.0 TiB are free" in text
 
 
-def test_a_log_that_is_left_alone_by_the_cleaner_is_a_trouble(house: MemoryBroker) -> None:
+def test_a_log_that_is_left_alone_by_the_cleaner_is_a_trouble(broker: MemoryBroker) -> None:
     """With its reason; and it is in a metric."""
-    create(house, "orders")
-    cleaner = house.broker.log_manager.cleaner
+    create(broker, "orders")
+    cleaner = broker.broker.log_manager.cleaner
     cleaner.uncleanable[TopicPartition("orders", 0)] = "/data/orders-0/0.log is damaged"
-    looking = Looking(house)
+    looking = Looking(broker)
     text = page_of(looking, "/").whole
     assert "orders-0 is not compacted: /data/orders-0/0.log is damaged" in text
     metrics = looking.get("/metrics")[2]
     name = "kafka_log_logcleanermanager_uncleanable_partitions_count"
     assert re.search(rf'^{name}{{[^}}]*="/data"[^}}]*}} 1', metrics, re.M)
-    house.pass_time(20)
+    broker.pass_time(20)
     metrics = looking.get("/metrics")[2]
     assert "kafka_log_logcleanermanager_max_dirty_percent 0" in metrics
     found = re.search(r"^kafka_log_logcleanermanager_time_since_last_run_ms (\d+)", metrics, re.M)
@@ -268,11 +268,11 @@ def test_a_log_that_is_left_alone_by_the_cleaner_is_a_trouble(house: MemoryBroke
 
 def test_a_controllers_page_shows_the_cluster() -> None:
     """Brokers with their heartbeats and metadata offsets, its own state; no groups."""
-    house = MemoryBroker(
+    broker = MemoryBroker(
         process_roles="controller", listeners="CONTROLLER://127.0.0.1:9093"
     ).start()
-    register_dead(house, 7)
-    page = page_of(Looking(house), "/")
+    register_dead(broker, 7)
+    page = page_of(Looking(broker), "/")
     assert "Controller 1" in page.whole and "Groups" not in page.text
     assert page.row("7")[3] == "fenced"
     assert "elections since its start" in page.whole and "metadata offset" in page.whole
@@ -280,16 +280,16 @@ def test_a_controllers_page_shows_the_cluster() -> None:
 
 def test_a_node_that_starts_has_a_page() -> None:
     """Before there is any metadata."""
-    house = MemoryBroker()
-    page = page_of(Looking(house), "/")
+    broker = MemoryBroker()
+    page = page_of(Looking(broker), "/")
     assert "Node 1, starting" in page.whole and "none is registered yet" in page.whole
 
 
-def test_every_table_says_what_it_is(house: MemoryBroker) -> None:
+def test_every_table_says_what_it_is(broker: MemoryBroker) -> None:
     """For who cannot see it: a caption, headers with a scope, labels, a language."""
-    create(house, "orders")
-    commit(house, "billing", 0)
-    page = page_of(Looking(house), "/")
+    create(broker, "orders")
+    commit(broker, "billing", 0)
+    page = page_of(Looking(broker), "/")
     assert page.tags("html")[0]["lang"] == "en" and len(page.tags("main")) == 1
     assert len(page.tags("table")) == len(page.tags("caption")) == 4
     assert {each.get("scope") for each in page.tags("th")} == {"col", "row"}
@@ -325,7 +325,7 @@ def test_colours_are_readable_in_light_and_dark() -> None:
                 assert contrast(colours[back], colours[text]) >= 4.5, (back, text)
 
 
-def run_turns(house: MemoryBroker, answered: Deferred[Any]) -> list[int]:
+def run_turns(broker: MemoryBroker, answered: Deferred[Any]) -> list[int]:
     """Calls of Python functions in each turn of the clock until the answer is there."""
     turns: list[int] = []
 
@@ -335,16 +335,16 @@ def run_turns(house: MemoryBroker, answered: Deferred[Any]) -> list[int]:
 
     while not answered.called:
         turns.append(0)
-        one_turn(house, count)
+        one_turn(broker, count)
     return turns
 
 
-def one_turn(house: MemoryBroker, profile: Any = None) -> None:
+def one_turn(broker: MemoryBroker, profile: Any = None) -> None:
     """The first call that waits, and not what that one schedules."""
-    calls = house.clock.getDelayedCalls()
+    calls = broker.clock.getDelayedCalls()
     first: Any = min(calls, key=lambda each: each.getTime())
-    house.clock.rightNow = max(house.clock.rightNow, first.getTime())
-    house.clock.calls.remove(first)
+    broker.clock.rightNow = max(broker.clock.rightNow, first.getTime())
+    broker.clock.calls.remove(first)
     first.called = 1
     sys.setprofile(profile)
     try:
@@ -359,8 +359,8 @@ MOST_CALLS = 6_000
 
 def test_no_turn_of_a_page_is_long() -> None:
     """Topics, partitions and troubles by the thousand: written in many turns."""
-    house = MemoryBroker().start()
-    register_dead(house, 7)
+    broker = MemoryBroker().start()
+    register_dead(broker, 7)
     assignments = [
         topics.CreatableReplicaAssignment(partition_index=number, broker_ids=[1])
         for number in range(300)
@@ -370,28 +370,28 @@ def test_no_turn_of_a_page_is_long() -> None:
             name=f"t{number}", num_partitions=-1, replication_factor=-1, assignments=assignments
         )
         request = topics.CreateTopicsRequest(topics=[new], timeout_ms=30_000)
-        assert not house.ask(request, 7).topics[0].error_code
-    house.pass_time(2)
-    looking = Looking(house)
+        assert not broker.ask(request, 7).topics[0].error_code
+    broker.pass_time(2)
+    looking = Looking(broker)
     looking.get("/")  # loads what is loaded once
     for path in ("/", "/?topic=1", "/topics/t1?from=100"):
-        turns = run_turns(house, looking.ask(path, more="Connection: close\r\n"))
+        turns = run_turns(broker, looking.ask(path, more="Connection: close\r\n"))
         assert len(turns) > 10 and max(turns) < MOST_CALLS, (path, sorted(turns)[-5:])
 
 
-def test_a_client_that_goes_ends_its_page(house: MemoryBroker) -> None:
+def test_a_client_that_goes_ends_its_page(broker: MemoryBroker) -> None:
     """The rest is not written, and nothing is left of it."""
-    create(house, "orders", 300)
-    looking = Looking(house)
+    create(broker, "orders", 300)
+    looking = Looking(broker)
     looking.get("/")
     answered: Any = looking.ask("/topics/orders")
-    turns: Any = house.broker.parts.turns
+    turns: Any = broker.broker.parts.turns
     while not turns._requests:
-        one_turn(house)
+        one_turn(broker)
     gc.collect()  # what earlier tests left
     with capturedLogs() as said:
         looking.port._factory.close_all()
-        house.pass_time(1)
+        broker.pass_time(1)
         gc.collect()  # what nobody waited for would be logged
     assert answered.called and answered.result == b"" and not turns._requests
     assert not [each for each in said if each["log_level"] >= LogLevel.error]

@@ -36,17 +36,17 @@ from twisted_broker.wire.messages.topics import DeleteTopicsRequest
 
 
 @pytest.fixture
-def house() -> Iterator[MemoryBroker]:
+def broker() -> Iterator[MemoryBroker]:
     made = MemoryBroker(offsets_topic_num_partitions="1").start()
     yield made
     made.stop()
 
 
-def test_a_piece_looks_at_a_few_partitions(house: MemoryBroker) -> None:
+def test_a_piece_looks_at_a_few_partitions(broker: MemoryBroker) -> None:
     """Issue 12: 10,000 partitions hold nobody up: a piece is `PARTITIONS_PER_PIECE` of them."""
-    create(house, "many", 4 * PARTITIONS_PER_PIECE)
-    house.pass_time(5)
-    parts = house.broker.parts
+    create(broker, "many", 4 * PARTITIONS_PER_PIECE)
+    broker.pass_time(5)
+    parts = broker.broker.parts
     out = Exposition()
     sizes = out.family("kafka_log_log_size", "gauge", "")
     pieces = BrokerCollector(BrokerView(lambda: parts)).collect(out)
@@ -55,11 +55,11 @@ def test_a_piece_looks_at_a_few_partitions(house: MemoryBroker) -> None:
     assert looked[-1] == 4 * PARTITIONS_PER_PIECE and max(grown) == PARTITIONS_PER_PIECE
 
 
-def test_who_comes_meanwhile_gets_the_same(house: MemoryBroker) -> None:
+def test_who_comes_meanwhile_gets_the_same(broker: MemoryBroker) -> None:
     """One scrape for both; the next one is a new one."""
-    create(house, "many", 4 * PARTITIONS_PER_PIECE)
-    house.pass_time(5)
-    looking = Looking(house)
+    create(broker, "many", 4 * PARTITIONS_PER_PIECE)
+    broker.pass_time(5)
+    looking = Looking(broker)
     calls: list[object] = []
     resource: Any = None
 
@@ -70,16 +70,16 @@ def test_who_comes_meanwhile_gets_the_same(house: MemoryBroker) -> None:
     resource = looking.port._factory._site.resource
     resource._scrapes._collector._process = count
     first, second = (looking.ask("/metrics", more="Connection: close\r\n") for _ in range(2))
-    one, two = house.run(first), house.run(second)
+    one, two = broker.run(first), broker.run(second)
     assert one.partition(b"\r\n\r\n")[2] == two.partition(b"\r\n\r\n")[2] != b""
     assert len(calls) == 1
     looking.get("/metrics")
     assert len(calls) == 2
 
 
-def test_a_failure_is_500_and_ends_the_scrape(house: MemoryBroker) -> None:
+def test_a_failure_is_500_and_ends_the_scrape(broker: MemoryBroker) -> None:
     """Nobody waits for ever, and the next one is answered."""
-    looking = Looking(house)
+    looking = Looking(broker)
     looking.get("/")
     scrapes: Any = looking.port._factory._site.resource._scrapes
 
@@ -145,34 +145,34 @@ def test_a_reader_that_leaves_gets_no_more() -> None:
         assert request.taken == [b"a"] and not request.ended
 
 
-def test_a_deleted_topic_has_no_series(house: MemoryBroker) -> None:
+def test_a_deleted_topic_has_no_series(broker: MemoryBroker) -> None:
     """What was counted for it stays in the totals."""
-    create(house, "gone")
-    produce(house, "gone", b"a", b"b")
-    looking = Looking(house)
+    create(broker, "gone")
+    produce(broker, "gone", b"a", b"b")
+    looking = Looking(broker)
     assert any('topic="gone"' in name for name in looking.numbers())
-    house.ask(DeleteTopicsRequest(topic_names=["gone"], timeout_ms=10_000), 5)
-    house.pass_time(2)
+    broker.ask(DeleteTopicsRequest(topic_names=["gone"], timeout_ms=10_000), 5)
+    broker.pass_time(2)
     found = looking.numbers()
     assert not any('topic="gone"' in name for name in found)
     assert found["kafka_server_brokertopicmetrics_messagesin_total"] == 2
 
 
-def test_a_groups_lag(house: MemoryBroker) -> None:
+def test_a_groups_lag(broker: MemoryBroker) -> None:
     """kafka_exporter's names: up to the high watermark, never below 0, by partition and topic; of
     a partition that is not held here only the offset.
     """
-    house.ask(offsets.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4)
-    house.pass_time(2)
-    create(house, "t", 2)
-    produce(house, "t", b"a", b"b", b"c")
+    broker.ask(offsets.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4)
+    broker.pass_time(2)
+    create(broker, "t", 2)
+    produce(broker, "t", b"a", b"b", b"c")
     committed = [
         offsets.OffsetCommitRequestPartition(partition_index=at, committed_offset=offset)
         for at, offset in ((0, 1), (1, 0))
     ]
     topic = offsets.OffsetCommitRequestTopic(name="t", partitions=committed)
-    house.ask(offsets.OffsetCommitRequest(group_id='g"\n', topics=[topic]), 7)
-    looking = Looking(house)
+    broker.ask(offsets.OffsetCommitRequest(group_id='g"\n', topics=[topic]), 7)
+    looking = Looking(broker)
 
     def of(name: str) -> dict[str, float]:
         found = samples_of(looking.get("/metrics")[2]).get(name, [])
@@ -184,30 +184,30 @@ def test_a_groups_lag(house: MemoryBroker) -> None:
     assert of("kafka_consumergroup_lag_sum") == {"": 2}
     assert of("kafka_consumergroup_current_offset_sum") == {"": 1}
     assert of("kafka_consumergroup_members") == {"": 0}
-    partition = house.broker.parts.replica_manager.partitions.pop(TopicPartition("t", 0))
+    partition = broker.broker.parts.replica_manager.partitions.pop(TopicPartition("t", 0))
     assert of("kafka_consumergroup_lag") == {"1": 0}
-    house.broker.parts.replica_manager.partitions[TopicPartition("t", 0)] = partition
+    broker.broker.parts.replica_manager.partitions[TopicPartition("t", 0)] = partition
     counts = looking.numbers()
     prefix = "kafka_coordinator_group_groupmetadatamanager_num"
     assert [counts[prefix + name] for name in ("groups", "groupsempty", "offsets")] == [1, 1, 2]
 
 
 def test_offsets_beyond_the_bound_are_counted(
-    house: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("twisted_broker.status.group_metrics.MOST_SERIES", 3)
     monkeypatch.setattr("twisted_broker.status.group_metrics.MOST_OFFSETS", 2)
-    house.ask(offsets.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4)
-    house.pass_time(2)
-    create(house, "t", 4)
+    broker.ask(offsets.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4)
+    broker.pass_time(2)
+    create(broker, "t", 4)
     for group in ("g", "h"):
         committed = [
             offsets.OffsetCommitRequestPartition(partition_index=at, committed_offset=0)
             for at in range(4)
         ]
         topic = offsets.OffsetCommitRequestTopic(name="t", partitions=committed)
-        house.ask(offsets.OffsetCommitRequest(group_id=group, topics=[topic]), 7)
-    found = Looking(house).numbers()
+        broker.ask(offsets.OffsetCommitRequest(group_id=group, topics=[topic]), 7)
+    found = Looking(broker).numbers()
     shown = [name for name in found if name.startswith("kafka_consumergroup_current_offset{")]
     assert len(shown) == 3 and found["replog_metrics_omitted_offsets"] == 5
 
@@ -240,21 +240,21 @@ def test_a_piece_looks_at_a_few_of_very_many_offsets(
     assert sum(looked) == MANY_OFFSETS and max(looked) <= OFFSETS_PER_PIECE
 
 
-def connect(house: MemoryBroker) -> None:
+def connect(broker: MemoryBroker) -> None:
     """One more client, which says nothing."""
     client: Any = ClientFactory()
     client.noisy = False
     client.buildProtocol = lambda _: Asking(b"", Deferred())
-    house.run(house.network.connect("127.0.0.1", 9092, client, 10))
+    broker.run(broker.network.connect("127.0.0.1", 9092, client, 10))
 
 
-def test_what_clients_call_themselves_is_bounded(house: MemoryBroker) -> None:
+def test_what_clients_call_themselves_is_bounded(broker: MemoryBroker) -> None:
     """Each of a thousand names of software would be a series for ever in Prometheus."""
-    factory = next(each for each in house.broker.parts.listening if not each.on_controller)
+    factory = next(each for each in broker.broker.parts.listening if not each.on_controller)
     for number in range(MOST_SOFTWARE + 5):
-        connect(house)
+        connect(broker)
         list(factory.connections)[-1].client_software = (f"client-{number}", "1")
-    rows = samples_of(Looking(house).get("/metrics")[2])[
+    rows = samples_of(Looking(broker).get("/metrics")[2])[
         "kafka_server_socketservermetrics_connections"
     ]
     own = [each for each in rows if each.labels["listener"] == "PLAINTEXT"]
@@ -262,13 +262,13 @@ def test_what_clients_call_themselves_is_bounded(house: MemoryBroker) -> None:
     assert any(each.labels["client_software_name"] == "other" for each in own)
 
 
-def test_the_controller_counts_the_clusters_partitions(house: MemoryBroker) -> None:
+def test_the_controller_counts_the_clusters_partitions(broker: MemoryBroker) -> None:
     """Those without a leader, and those that another than the preferred one leads; the walk is
     made once for an image.
     """
-    create(house, "t", 3)
-    collector = BrokerCollector(BrokerView(lambda: house.broker.parts))
-    controller = house.broker.parts.controller
+    create(broker, "t", 3)
+    collector = BrokerCollector(BrokerView(lambda: broker.broker.parts))
+    controller = broker.broker.parts.controller
     image = controller.committed
     topic = image.topics_by_name["t"]
     numbers = dict(topic.partitions)

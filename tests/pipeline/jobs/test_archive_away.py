@@ -33,7 +33,7 @@ IMPATIENT = {
 
 
 @pytest.fixture
-def house(tmp_path: Path, topic: str) -> Iterator[BrokerProcess]:
+def broker(tmp_path: Path, topic: str) -> Iterator[BrokerProcess]:
     """A broker of this test's own, with 40 records in two partitions."""
     process = BrokerProcess(tmp_path / "broker", {"log.retention.ms": "-1"}).start()
     tables.create(process.bootstrap, topic, 2)
@@ -44,7 +44,7 @@ def house(tmp_path: Path, topic: str) -> Iterator[BrokerProcess]:
 
 def test_it_waits_for_them_and_takes_what_came_meanwhile(
     spark: SparkSession,
-    house: BrokerProcess,
+    broker: BrokerProcess,
     topic: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -61,17 +61,17 @@ def test_it_waits_for_them_and_takes_what_came_meanwhile(
         def wait(self, seconds: float) -> bool:
             self.looks += 1
             if self.looks == 1:
-                house.kill()
+                broker.kill()
                 monkeypatch.setattr(kafka_admin, "PATIENCE_MS", SHORT_MS)
             if self.looks == 2:
                 assert "do not answer" in said.getvalue() and BACK not in said.getvalue()
                 monkeypatch.setattr(kafka_admin, "PATIENCE_MS", LONG_MS)
-                house.start()
-                produce(house.bootstrap, topic, numbered(20, 2, first=40))
+                broker.start()
+                produce(broker.bootstrap, topic, numbered(20, 2, first=40))
             return BACK in said.getvalue()
 
     config = archive.ArchiveConfig(
-        f"kafka://{house.bootstrap}/{topic}", str(tmp_path / "lake"), "parquet", interval=0.1
+        f"kafka://{broker.bootstrap}/{topic}", str(tmp_path / "lake"), "parquet", interval=0.1
     )
     assert archive.run(spark, config, Progress(stream=said), Told()).rows == 60
     assert tables.table_rows(spark, tmp_path / "lake") == tables.expected(numbered(60, 2))
@@ -79,14 +79,14 @@ def test_it_waits_for_them_and_takes_what_came_meanwhile(
 
 
 def test_a_read_that_loses_its_brokers_is_known_from_other_failures(
-    spark: SparkSession, house: BrokerProcess, topic: str
+    spark: SparkSession, broker: BrokerProcess, topic: str
 ) -> None:
-    source = sources.KafkaSource(house.bootstrap, (topic,))
+    source = sources.KafkaSource(broker.bootstrap, (topic,))
     ends = {(topic, 0): 20, (topic, 1): 20}
     frame = sources.read(
         spark, source, sources.Wanted(start=dict.fromkeys(ends, 0), end=ends, options=IMPATIENT)
     )
-    house.kill()
+    broker.kill()
     with pytest.raises(Exception) as failed:
         frame.collect()
     assert are_away(failed.value)

@@ -15,7 +15,7 @@ from tests.coordinator.consumer.topics import TA, TB, image, topic
 from tests.coordinator.test_consumer_group_runner import INDEX, RunnerRun
 from twisted_broker.coordinator.consumer.group import ConsumerGroup
 from twisted_broker.coordinator.consumer.records import decode_record
-from twisted_broker.coordinator.consumer.replay import ConsumerGroupReplay
+from twisted_broker.coordinator.group_replay import GroupReplay
 from twisted_broker.wire.errors import ErrorCode
 
 HEARTBEAT_SECONDS, REBALANCE_MS = 4, 10_000
@@ -155,7 +155,7 @@ class AnyOrder(RuleBasedStateMachine):
         held, run.store.held = run.store.held, None
         if held is not None and not keeps:
             run.store.logs[INDEX] = bytearray(self.committed)
-        replay = ConsumerGroupReplay()
+        replay = GroupReplay(ConsumerGroup)
         for key, value in run.store.records(INDEX):
             replay.apply(decode_record(key, value))
         replay.finish()

@@ -22,8 +22,8 @@ two, and others run between two of them; and, for the transaction log too, `read
    partition that is given up is not served until a restart.
 8. Groups appear only when all is read; the runtime then starts the sessions of those with
    members.
-9. Records of consumer groups change a group as they did when they were written; where a name has a
-   classic group as well, one line says so and the consumer group is served.
+9. Records of the newer kinds of groups change a group as they did when they were written; where a
+   name has groups of two kinds, one line says so, and of the kinds in `KINDS` the first is served.
 10. A view is the groups of what lies below the high watermark. Of what lies above it only the keys
    are taken: such an offset counts as in flight, as between append and replication; of such groups
    the names are kept. The offsets of a transaction whose marker lies above it stay open.
@@ -34,7 +34,7 @@ Source: Apache Kafka 4.3.1 `CoordinatorLoaderImpl`, `GroupMetadataManager.onLoad
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from twisted.internet.defer import Deferred
@@ -43,8 +43,8 @@ from twisted.logger import Logger
 
 from twisted_broker.coordinator.bucket_dict import BucketDict
 from twisted_broker.coordinator.classic_group import ClassicGroup, group_from_metadata
+from twisted_broker.coordinator.consumer.group import ConsumerGroup
 from twisted_broker.coordinator.consumer.records import decode_record
-from twisted_broker.coordinator.consumer.replay import ConsumerGroupReplay
 from twisted_broker.coordinator.coordinator_context import IOffsetsStore
 from twisted_broker.coordinator.coordinator_shard import CoordinatorShard
 from twisted_broker.coordinator.group_entry import GroupEntry
@@ -58,6 +58,9 @@ from twisted_broker.coordinator.group_records import (
     read_offset,
     read_record,
 )
+from twisted_broker.coordinator.group_replay import GroupReplay
+from twisted_broker.coordinator.modern_group import ModernGroup
+from twisted_broker.coordinator.record_codec import StoredRecord
 from twisted_broker.garbage_collection import freeze_loaded
 from twisted_broker.interfaces import IClock
 from twisted_broker.log.errors import OutOfDescriptors
@@ -105,7 +108,10 @@ OFFSET_MAX = 2**63 - 1
 # Groups that commit the same partitions hold one name of each of so many.
 SHARED_PARTITIONS = 20_000
 _PARTITION_BYTES = 4  # at the end of an offset's key
+Decode = Callable[[bytes | None, bytes | None], StoredRecord | None]
 _UNUSUAL = CODEC_MASK | CONTROL_FLAG | TRANSACTIONAL_FLAG
+# The kinds of groups that are not classic, and what reads their records.
+KINDS: tuple[tuple[type[ModernGroup], Decode], ...] = ((ConsumerGroup, decode_record),)
 _logger = Logger()
 R = TypeVar("R", bound="LogReplay")
 
@@ -226,8 +232,8 @@ class _Replay(LogReplay):
         "_name",
         "_named",
         "_partitions",
-        "consumer_groups",
         "group_metadata",
+        "modern_groups",
         "offsets",
         "open_transactions",
     )
@@ -235,7 +241,7 @@ class _Replay(LogReplay):
     def __init__(self, position: int, one_by_one: bool = False) -> None:
         super().__init__(position, one_by_one)
         self.group_metadata: BucketDict[str, GroupMetadata] = BucketDict()
-        self.consumer_groups = ConsumerGroupReplay()
+        self.modern_groups = [GroupReplay(kind) for kind, _ in KINDS]
         self.offsets: BucketDict[str, GroupOffsets] = BucketDict()
         self.open_transactions: dict[int, set[str]] = {}
         self._partitions: dict[TopicPartition, TopicPartition] = {}
@@ -245,7 +251,7 @@ class _Replay(LogReplay):
         self._named = "", "", GroupOffsets()
 
     def held(self) -> Sequence[BucketDict[str, Any]]:
-        return self.group_metadata, self.consumer_groups.groups, self.offsets
+        return self.group_metadata, *(each.groups for each in self.modern_groups), self.offsets
 
     def _is_at_once(self) -> bool:
         return self._one_by_one or bool(self.open_transactions)
@@ -283,16 +289,17 @@ class _Replay(LogReplay):
                 found, read.group_id, partition, read.value, record_offset, producer_id
             )
         else:
-            self._replay_consumer_group(key, value)
+            self._replay_modern_group(key, value)
 
-    def _replay_consumer_group(self, key: bytes | None, value: bytes | None) -> None:
+    def _replay_modern_group(self, key: bytes | None, value: bytes | None) -> None:
         try:
-            record = decode_record(key, value)
+            for (_, decode), replay in zip(KINDS, self.modern_groups, strict=True):
+                record = decode(key, value)
+                if record is not None:
+                    replay.apply(record)
+                    return
         except MalformedRecord:
             self.skipped += 1
-            return
-        if record is not None:
-            self.consumer_groups.apply(record)
 
     def _replay_offset(
         self,
@@ -381,15 +388,14 @@ class _Keys(LogReplay):
         elif isinstance(read, OffsetRecord):
             self.offsets[read.group_id, (read.topic, read.partition)] = None
         else:
-            self._note_consumer_group(key, value)
+            self._note_modern_group(key, value)
 
-    def _note_consumer_group(self, key: bytes | None, value: bytes | None) -> None:
+    def _note_modern_group(self, key: bytes | None, value: bytes | None) -> None:
         try:
-            record: Any = decode_record(key, value)
+            records: list[Any] = [decode(key, value) for _, decode in KINDS]
         except MalformedRecord:
             return
-        if record is not None:
-            self.groups.add(record[0].group_id)
+        self.groups.update(record[0].group_id for record in records if record is not None)
 
 
 def view_steps(shard: CoordinatorShard, replays: list[LogReplay]) -> Steps:
@@ -515,22 +521,25 @@ def _create_groups(shard: CoordinatorShard, replayed: _Replay) -> Iterator[None]
     """Empties what was replayed: a million of them must not all go in one step at the end."""
     group_metadata, offsets = replayed.group_metadata, replayed.offsets
     number = 0
-    replayed.consumer_groups.finish()
-    consumer_groups = replayed.consumer_groups.groups
-    for part in consumer_groups.parts():
-        for name in part:
-            group = consumer_groups.pop(name)
-            if group_metadata.pop(name, None) is not None:
-                _logger.error(
-                    "__consumer_offsets-{index} has a consumer group and a classic group named "
-                    "{name}; the consumer group is served",
-                    index=shard.index,
-                    name=name,
-                )
-            shard.load_consumer_group(group, offsets.pop(name, None))
-            number += 1
-            if number % GROUPS_PER_STEP == 0:
-                yield
+    for replay in replayed.modern_groups:
+        replay.finish()
+        groups = replay.groups
+        for part in groups.parts():
+            for name in part:
+                group = groups.pop(name)
+                if name in shard.groups or group_metadata.pop(name, None) is not None:
+                    _logger.error(
+                        "__consumer_offsets-{index} has groups of two kinds named {name}; the "
+                        "{kind} group is served",
+                        index=shard.index,
+                        name=name,
+                        kind=group.group_type if name not in shard.groups else "other",
+                    )
+                if name not in shard.groups:
+                    shard.load_modern_group(group, offsets.pop(name, None))
+                number += 1
+                if number % GROUPS_PER_STEP == 0:
+                    yield
     for part in group_metadata.parts():
         for name in part:
             metadata = group_metadata.pop(name)

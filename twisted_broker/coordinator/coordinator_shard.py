@@ -25,13 +25,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Set
 from enum import Enum
+from typing import Any
 
 from twisted.internet.defer import Deferred, fail, maybeDeferred, succeed
 
 from twisted_broker.coordinator.bucket_dict import BucketDict
 from twisted_broker.coordinator.classic_group import ClassicGroup
 from twisted_broker.coordinator.consumer.group import ConsumerGroup
-from twisted_broker.coordinator.consumer.records import encode_record
 from twisted_broker.coordinator.consumer_group_runner import ConsumerGroupRunner
 from twisted_broker.coordinator.coordinator_context import (
     CoordinatorContext,
@@ -60,7 +60,10 @@ from twisted_broker.coordinator.group_records import (
     group_record_in_steps,
     member_bytes,
 )
+from twisted_broker.coordinator.group_runner import GroupRunner
+from twisted_broker.coordinator.modern_group import ModernGroup
 from twisted_broker.coordinator.offset_metadata_manager import OffsetMetadataManager
+from twisted_broker.coordinator.record_codec import encode_record
 from twisted_broker.log.append_info import EndMarker
 from twisted_broker.log.verification import Guard
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -109,16 +112,17 @@ def _forget_steps(groups: BucketDict[str, GroupEntry]) -> Iterator[None]:
 class CoordinatorShard:
     """The groups of one partition, led here at `leader_epoch`. `deleted_topics`: topics deleted
     since the load began, whose offsets are still to be removed. `undecided_groups`: while it is
-    READABLE, those whose last record may still be lost. `consumer_groups`: the names of those.
+    READABLE, those whose last record may still be lost. `modern_groups`: the names
+    of those that are not classic.
     """
 
     __slots__ = (
         "_has_steps",
         "_is_running_effects",
         "_predecessors",
+        "_runners",
         "_timer",
         "_waiting",
-        "consumer_groups",
         "consumers",
         "context",
         "deleted_topics",
@@ -126,6 +130,7 @@ class CoordinatorShard:
         "index",
         "leader_epoch",
         "manager",
+        "modern_groups",
         "offsets",
         "state",
         "undecided_groups",
@@ -142,7 +147,8 @@ class CoordinatorShard:
         self.consumers = ConsumerGroupRunner(
             context, self.append, context.image, context.consumer_settings, self._line_over
         )
-        self.consumer_groups: BucketDict[str, None] = BucketDict()
+        self._runners: dict[type[ModernGroup], GroupRunner[Any]] = {ConsumerGroup: self.consumers}
+        self.modern_groups: BucketDict[str, None] = BucketDict()
         # By a group whose first record is not in the log yet: whose place it takes, None: nobody's.
         self._predecessors: dict[Group, Group | None] = {}
         self._timer = CoordinatorTimer(context.clock, self._timer_expired)
@@ -165,26 +171,29 @@ class CoordinatorShard:
         entry = self.groups[group_id] = GroupEntry(group)
         return entry
 
-    def load_consumer_group(self, group: ConsumerGroup, offsets: GroupOffsets | None) -> None:
+    def load_modern_group(self, group: ModernGroup, offsets: GroupOffsets | None) -> None:
         self.groups[group.group_id] = GroupEntry(group, offsets)
-        self.consumer_groups[group.group_id] = None
+        self.modern_groups[group.group_id] = None
 
-    def begin_consumer_group(self, group_id: str, entry: GroupEntry | None) -> ConsumerGroup:
-        """A group for a heartbeat that joins; in the place of the empty classic one of `entry`. If
-        no heartbeat is accepted, all is as it was.
+    def runner_of(self, group: ModernGroup) -> GroupRunner[Any]:
+        """Of the group's kind."""
+        return self._runners[type(group)]
+
+    def begin_modern_group(self, group: ModernGroup, entry: GroupEntry | None) -> None:
+        """`group` is for a heartbeat that joins; in the place of the empty classic one of `entry`.
+        If no heartbeat is accepted, all is as it was.
         """
-        group = ConsumerGroup(group_id)
+        group_id = group.group_id
         if entry is None:
             self.groups[group_id] = GroupEntry(group)
             self._predecessors[group] = None
         else:
-            self.consumers.begin_with(group, [group_record(group_id, None)])
+            self.runner_of(group).begin_with(group, [group_record(group_id, None)])
             self._predecessors[group] = entry.group
             entry.group = group
-        self.consumer_groups[group_id] = None
-        return group
+        self.modern_groups[group_id] = None
 
-    def _line_over(self, group: ConsumerGroup) -> None:
+    def _line_over(self, group: ModernGroup) -> None:
         if group not in self._predecessors:
             return
         before = self._predecessors.pop(group)
@@ -192,7 +201,7 @@ class CoordinatorShard:
             if isinstance(before, ClassicGroup):
                 self._forget(before)
             return
-        del self.consumer_groups[group.group_id]
+        del self.modern_groups[group.group_id]
         entry = self.groups[group.group_id]
         group.is_dead = True
         if before is not None:
@@ -203,7 +212,7 @@ class CoordinatorShard:
             entry.group = ClassicGroup(group.group_id, self.context.wall_ms())
 
     def begin_classic_group(self, entry: GroupEntry) -> ClassicGroup:
-        """A group for a JoinGroup, in the place of the empty consumer group of `entry`."""
+        """A group for a JoinGroup, in the place of the empty group of `entry`."""
         before = entry.group
         entry.group = group = ClassicGroup(before.group_id, self.context.wall_ms())
         self._predecessors[group] = before
@@ -222,24 +231,24 @@ class CoordinatorShard:
 
     def _tombstones_before(self, group: ClassicGroup) -> list[KeyValue]:
         before = self._predecessors.get(group)
-        if not isinstance(before, ConsumerGroup):
+        if not isinstance(before, ModernGroup):
             return []
         return [encode_record(each) for each in before.tombstones()]
 
     def _has_begun(self, group: ClassicGroup) -> None:
         """Its first record is in the log."""
         before = self._predecessors.pop(group, None)
-        if isinstance(before, ConsumerGroup):
+        if isinstance(before, ModernGroup):
             before.is_dead = True
-            self.consumer_groups.pop(group.group_id, None)
+            self.modern_groups.pop(group.group_id, None)
 
     def topics_changed_steps(self, names: Set[str]) -> Iterator[None]:
-        """Tells the consumer groups that subscribe to one of them, in steps."""
+        """Tells the groups that subscribe to one of them, in steps."""
         number = 0
-        for part in self.consumer_groups.parts():
+        for part in self.modern_groups.parts():
             for group_id in part:
                 entry = self.groups.get(group_id)
-                if entry is not None and isinstance(entry.group, ConsumerGroup):
+                if entry is not None and isinstance(entry.group, ModernGroup):
                     entry.group.topics_changed(names)
                 number += 1
                 if number % TOLD_PER_STEP == 0:
@@ -247,8 +256,8 @@ class CoordinatorShard:
 
     def group_loaded(self, group: Group) -> None:
         """Starts the sessions of its members."""
-        if isinstance(group, ConsumerGroup):
-            self.consumers.group_loaded(group)
+        if isinstance(group, ModernGroup):
+            self.runner_of(group).group_loaded(group)
         else:
             self.manager.group_loaded(group, self.context.wall_ms())
             self.run_effects()
@@ -256,16 +265,16 @@ class CoordinatorShard:
     def is_settled(self, entry: GroupEntry) -> bool:
         """Whether nobody is about to join or to leave."""
         group = entry.group
-        if isinstance(group, ConsumerGroup):
-            return not self.consumers.is_busy(group)
+        if isinstance(group, ModernGroup):
+            return not self.runner_of(group).is_busy(group)
         return not group.pending_joins
 
     def is_being_changed(self, group: Group) -> bool:
         """Whether a record of the group was decided on, or is being decided, and is not in the log
         yet.
         """
-        if isinstance(group, ConsumerGroup):
-            return self.consumers.is_in_line(group)
+        if isinstance(group, ModernGroup):
+            return self.runner_of(group).is_in_line(group)
         return any(
             isinstance(effect, WriteGroup) and effect.group is group for effect in self._waiting
         )
@@ -277,9 +286,9 @@ class CoordinatorShard:
         self._forget(entry.group)
 
     def _forget(self, group: Group) -> None:
-        if isinstance(group, ConsumerGroup):
+        if isinstance(group, ModernGroup):
             group.is_dead = True
-            self.consumer_groups.pop(group.group_id, None)
+            self.modern_groups.pop(group.group_id, None)
             return
         self._predecessors.pop(group, None)
         self.manager.group_unloaded(group, ErrorCode.NOT_COORDINATOR, self.context.wall_ms())
@@ -290,13 +299,14 @@ class CoordinatorShard:
         # First: what is answered below may come back as a new request, which must be refused.
         self.state = CoordinatorState.CLOSED
         self._timer.close()
-        self.consumers.close()
+        for runner in self._runners.values():
+            runner.close()
         number = 0
         while self.groups:
             _, entry = self.groups.popitem()
             group = entry.group
             # Without a member there is no timer and no waiting request.
-            if isinstance(group, ConsumerGroup) or group.members or group.pending_joins:
+            if isinstance(group, ModernGroup) or group.members or group.pending_joins:
                 self.remove(entry)
             yield from entry.offsets.forget_steps()
             number += 1
@@ -307,7 +317,7 @@ class CoordinatorShard:
         """What was loaded, and is to be loaded anew, is freed in steps. No session has begun."""
         # Whoever walks over these groups sees that they are not the shard's any more.
         groups, self.groups = self.groups, BucketDict()
-        self.consumer_groups = BucketDict()
+        self.modern_groups = BucketDict()
         self.undecided_groups = set()
         self.context.turns.start(_forget_steps(groups))
 

@@ -32,7 +32,6 @@ from twisted_broker.coordinator.classic_group import STABLE, ClassicGroup
 from twisted_broker.coordinator.consumer.describe import DescribedGroup
 from twisted_broker.coordinator.consumer.group import ConsumerGroup
 from twisted_broker.coordinator.consumer.member import JOIN_EPOCH
-from twisted_broker.coordinator.consumer.offsets import check_fetch
 from twisted_broker.coordinator.consumer.requests import (
     HeartbeatAnswer,
     HeartbeatRequest,
@@ -45,7 +44,7 @@ from twisted_broker.coordinator.coordinator_context import (
 from twisted_broker.coordinator.coordinator_runtime import CoordinatorRuntime
 from twisted_broker.coordinator.coordinator_shard import CoordinatorShard, CoordinatorState
 from twisted_broker.coordinator.group_deletion import GroupDeletion
-from twisted_broker.coordinator.group_entry import GroupEntry
+from twisted_broker.coordinator.group_entry import Group, GroupEntry
 from twisted_broker.coordinator.group_offsets import TopicPartition
 from twisted_broker.coordinator.group_records import fits_record
 from twisted_broker.coordinator.group_requests import (
@@ -55,6 +54,8 @@ from twisted_broker.coordinator.group_requests import (
     SyncAnswer,
     SyncRequest,
 )
+from twisted_broker.coordinator.member_epochs import check_fetch
+from twisted_broker.coordinator.modern_group import ModernGroup
 from twisted_broker.coordinator.offset_cleanup import OffsetCleanup
 from twisted_broker.coordinator.offset_metadata_manager import (
     CommitAnswer,
@@ -190,8 +191,8 @@ class GroupCoordinator:
             entry = self.runtime.create_group(shard, group_id)
             group, is_new = entry.group, True
         else:
-            group, is_new = entry.group, isinstance(entry.group, ConsumerGroup)
-        if isinstance(group, ConsumerGroup):
+            group, is_new = entry.group, isinstance(entry.group, ModernGroup)
+        if isinstance(group, ModernGroup):
             group = _replaced(shard, entry, group, request)
         prefix = request.client_id if request.instance_id is None else request.instance_id
         unique = UUID(int=self.context.random.getrandbits(128), version=4)
@@ -214,7 +215,7 @@ class GroupCoordinator:
         try:
             shard = self.runtime.shard_of(group_id)
             entry = shard.entry_to_change(group_id)
-            if entry is None or isinstance(entry.group, ConsumerGroup):
+            if entry is None or isinstance(entry.group, ModernGroup):
                 raise BrokerError(ErrorCode.UNKNOWN_MEMBER_ID)
         except BrokerError as refusal:
             answer.callback(SyncAnswer(refusal.code))
@@ -235,7 +236,7 @@ class GroupCoordinator:
                 if refusal.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
                 else refusal.code
             )
-        if entry is None or isinstance(entry.group, ConsumerGroup):
+        if entry is None or isinstance(entry.group, ModernGroup):
             return ErrorCode.UNKNOWN_MEMBER_ID
         error = shard.manager.membership.heartbeat(entry.group, member_id, instance_id, generation)
         shard.run_effects()
@@ -247,15 +248,15 @@ class GroupCoordinator:
         """(member id, instance id) each; raises or fails with BrokerError."""
         shard = self.runtime.shard_of(group_id)
         entry = shard.entry_to_change(group_id)
-        if entry is None:
+        if entry is not None and isinstance(entry.group, ConsumerGroup):
+            return shard.consumers.leave_several(entry.group, leavers)
+        if entry is None or isinstance(entry.group, ModernGroup):
             return succeed(
                 [
                     LeaveAnswer(member_id, instance_id, ErrorCode.UNKNOWN_MEMBER_ID)
                     for member_id, instance_id in leavers
                 ]
             )
-        if isinstance(entry.group, ConsumerGroup):
-            return shard.consumers.leave_several(entry.group, leavers)
         answers = shard.manager.membership.leave(entry.group, leavers, self.context.wall_ms())
         shard.run_effects()
         return succeed(answers)
@@ -280,7 +281,8 @@ class GroupCoordinator:
                 raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             if entry is None:
                 self.runtime.make_room()
-            group = shard.begin_consumer_group(group_id, entry)
+            group = ConsumerGroup(group_id)
+            shard.begin_modern_group(group, entry)
         return shard.consumers.heartbeat(group, request, may_describe)
 
     def consumer_lives(self, group_id: str, member_id: str) -> None:
@@ -300,7 +302,7 @@ class GroupCoordinator:
         for shard in self.runtime.shards.values():
             if has_new:
                 shard.consumers.topics_created_version = self.context.image().offset
-            if shard.consumer_groups:
+            if shard.modern_groups:
                 self.context.turns.start(shard.topics_changed_steps(names))
 
     def describe_consumer_group(self, group_id: str) -> Deferred[DescribedGroup]:
@@ -385,7 +387,7 @@ class GroupCoordinator:
         """
         shard = self.runtime.shard_of(group_id, empty_allowed=True, reads=True)
         entry = shard.groups.get(group_id)
-        if entry is not None and isinstance(entry.group, ConsumerGroup):
+        if entry is not None and isinstance(entry.group, ModernGroup):
             check_fetch(entry.group, member_id, member_epoch)
 
     def fetch_offsets(
@@ -515,7 +517,7 @@ class GroupCoordinator:
         return deleted.addCallbacks(lambda _: ErrorCode.NONE, append_error)
 
 
-def _not_found(group_id: str, group: ClassicGroup | ConsumerGroup | None) -> BrokerError:
+def _not_found(group_id: str, group: Group | None) -> BrokerError:
     """For a request that is of consumer groups."""
     return BrokerError(
         ErrorCode.GROUP_ID_NOT_FOUND,
@@ -526,9 +528,9 @@ def _not_found(group_id: str, group: ClassicGroup | ConsumerGroup | None) -> Bro
 
 
 def _replaced(
-    shard: CoordinatorShard, entry: GroupEntry, group: ConsumerGroup, request: JoinRequest
+    shard: CoordinatorShard, entry: GroupEntry, group: ModernGroup, request: JoinRequest
 ) -> ClassicGroup:
-    """The classic group that a JoinGroup makes of a consumer group without members. Raises
+    """The classic group that a JoinGroup makes of a newer group without members. Raises
     BrokerError.
     """
     if not group.is_empty:

@@ -21,13 +21,13 @@ from collections.abc import Iterator, Sequence
 from twisted.internet.defer import Deferred, DeferredList
 from twisted.python.failure import Failure
 
-from twisted_broker.coordinator.consumer.group import ConsumerGroup
-from twisted_broker.coordinator.consumer.records import encode_record
 from twisted_broker.coordinator.coordinator_shard import CoordinatorShard, CoordinatorState
 from twisted_broker.coordinator.group_entry import Group, GroupEntry
 from twisted_broker.coordinator.group_offsets import TopicPartition
 from twisted_broker.coordinator.group_records import KeyValue, group_record
+from twisted_broker.coordinator.modern_group import ModernGroup
 from twisted_broker.coordinator.offset_metadata_manager import in_batches
+from twisted_broker.coordinator.record_codec import encode_record
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 
@@ -111,6 +111,6 @@ class GroupDeletion:
 
 def _tombstones(group: Group) -> list[KeyValue]:
     """Of the group itself, which has no members."""
-    if isinstance(group, ConsumerGroup):
+    if isinstance(group, ModernGroup):
         return [encode_record(each) for each in group.tombstones()]
     return [group_record(group.group_id, None)]

@@ -5,8 +5,8 @@ Owns `GroupEntry`.
 
 1. While `is_being_deleted` nobody may change the group: it lasts until each of its tombstones is
    decided.
-2. Only a classic group is ever idle: it may be forgotten without a record. A consumer group goes
-   with its tombstones alone, for its epochs must not begin again while the log has higher ones.
+2. Only a classic group is ever idle: it may be forgotten without a record. Any other goes with its
+   tombstones alone, for its epochs must not begin again while the log has higher ones.
 
 Source: Apache Kafka 4.3.1 keeps groups and offsets in two maps (`GroupMetadataManager.groups`,
 `OffsetMetadataManager.offsets`); here they come and go together.
@@ -15,11 +15,11 @@ Source: Apache Kafka 4.3.1 keeps groups and offsets in two maps (`GroupMetadataM
 from __future__ import annotations
 
 from twisted_broker.coordinator.classic_group import ClassicGroup
-from twisted_broker.coordinator.consumer.group import ConsumerGroup
 from twisted_broker.coordinator.group_offsets import GroupOffsets
+from twisted_broker.coordinator.modern_group import ModernGroup
 
-Group = ClassicGroup | ConsumerGroup
-"""Of either protocol. Both have: group_id, group_type, protocol_type, state, members, is_empty,
+Group = ClassicGroup | ModernGroup
+"""Of any protocol. Both have: group_id, group_type, protocol_type, state, members, is_empty,
 is_dead, is_subscribed_to.
 """
 

@@ -34,9 +34,9 @@ from twisted_broker.coordinator.classic_group import (
     STABLE,
     ClassicGroup,
 )
-from twisted_broker.coordinator.consumer.group import ConsumerGroup
 from twisted_broker.coordinator.empty_dict import EMPTY_DICT
 from twisted_broker.coordinator.group_records import NO_EXPIRY, CommittedOffset
+from twisted_broker.coordinator.modern_group import ModernGroup
 from twisted_broker.wire.batch_header import NO_PRODUCER_ID
 from twisted_broker.wire.primitives import NULL_UUID
 
@@ -327,13 +327,13 @@ class GroupOffsets:
 
     def expired(
         self,
-        group: ClassicGroup | ConsumerGroup,
+        group: ClassicGroup | ModernGroup,
         wall_ms: int,
         retention_ms: int,
         among: Sequence[TopicPartition] | None = None,
     ) -> Iterator[TopicPartition]:
         """Partitions whose offsets are to be removed now, of all or of those `among`."""
-        if isinstance(group, ConsumerGroup) or group.protocol_type is None:
+        if isinstance(group, ModernGroup) or group.protocol_type is None:
             base_ms = None
         elif group.state is EMPTY:
             base_ms = group.state_timestamp_ms if group.state_timestamp_ms >= 0 else None

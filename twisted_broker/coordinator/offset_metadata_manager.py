@@ -66,6 +66,7 @@ from twisted_broker.coordinator.group_records import (
     batch_of,
     offset_record,
 )
+from twisted_broker.coordinator.modern_group import ModernGroup
 from twisted_broker.log.append_info import EndMarker
 from twisted_broker.log.verification import Guard
 from twisted_broker.settings import LONG_MAX
@@ -134,7 +135,7 @@ def validate_commit(group: Group, request: CommitRequest) -> None:
     """Raises what keeps this committer from committing."""
     if group.is_dead:
         raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    if isinstance(group, ConsumerGroup):
+    if isinstance(group, ModernGroup):
         _validate_commit(group, request)
         return
     if request.generation < 0 and group.state is EMPTY:
@@ -150,18 +151,16 @@ def validate_commit(group: Group, request: CommitRequest) -> None:
         raise BrokerError(ErrorCode.REBALANCE_IN_PROGRESS)
 
 
-def _validate_commit(group: ConsumerGroup, request: CommitRequest) -> None:
+def _validate_commit(group: ModernGroup, request: CommitRequest) -> None:
     names_nobody = request.generation < 0 and not request.member_id and request.instance_id is None
     if request.is_transactional and names_nobody:
         return
+    knows_member_epochs = request.knows_member_epochs or request.is_transactional
+    member = request.member_id, request.generation
     try:
-        check_commit(
-            group,
-            request.member_id,
-            request.generation,
-            ((each.topic_id, each.partition) for each in request.offsets),
-            request.knows_member_epochs or request.is_transactional,
-        )
+        if isinstance(group, ConsumerGroup):
+            partitions = ((each.topic_id, each.partition) for each in request.offsets)
+            check_commit(group, *member, partitions, knows_member_epochs)
     except BrokerError as refusal:
         if request.is_transactional and refusal.code is ErrorCode.STALE_MEMBER_EPOCH:
             raise BrokerError(ErrorCode.ILLEGAL_GENERATION) from None

@@ -2,7 +2,6 @@
 
 from twisted_broker.coordinator.consumer.decision import (
     ConsumerGroupSettings,
-    ConsumerTimer,
     Environment,
 )
 from twisted_broker.coordinator.consumer.group import ConsumerGroup
@@ -10,8 +9,10 @@ from twisted_broker.coordinator.consumer.heartbeat import heartbeat
 from twisted_broker.coordinator.consumer.leaving import leave, remove_members
 from twisted_broker.coordinator.consumer.metadata_hash import TopicHashes
 from twisted_broker.coordinator.consumer.patterns import patterns_resolved, resolve_patterns
-from twisted_broker.coordinator.consumer.records import decode_record, encode_record
+from twisted_broker.coordinator.consumer.records import decode_record
 from twisted_broker.coordinator.consumer.requests import HeartbeatRequest
+from twisted_broker.coordinator.group_decision import GroupTimer
+from twisted_broker.coordinator.record_codec import encode_record
 from twisted_broker.wire.schema import run_whole
 
 STORED = (
@@ -62,7 +63,7 @@ class ConsumerRun:
         decide = leave if epoch < 0 else heartbeat
         decision = run_whole(decide(self.group, request, self.environment()))
         self.carry_out(decision)
-        self.refresh_wanted |= decision.resolves_patterns
+        self.refresh_wanted |= getattr(decision, "resolves_patterns", False)
         return decision.answer
 
     def join(self, member_id, names=("ta",), **fields):
@@ -118,7 +119,7 @@ class ConsumerRun:
         for member in group.members.values():
             assert member.epoch <= group.assignment_epoch
             assert not member.assigned.keys() & member.pending.keys()
-            assert (ConsumerTimer.SESSION, member.member_id) in self.timers
+            assert (GroupTimer.SESSION, member.member_id) in self.timers
         assert set(group._owners.values()) <= {1}, "a partition has two owners"
         assert {member_id for _, member_id in self.timers} <= group.members.keys()
         assert stored(self.replayed()) == stored(group), "a replay gives another group"

@@ -6,8 +6,9 @@ import struct
 import pytest
 
 from tests.coordinator.test_group_records import golden_records
-from twisted_broker.coordinator.consumer.records import decode_record, encode_record
+from twisted_broker.coordinator.consumer.records import decode_record
 from twisted_broker.coordinator.group_records import MalformedRecord
+from twisted_broker.coordinator.record_codec import encode_record
 from twisted_broker.wire.messages.group_records import (
     ConsumerGroupCurrentMemberAssignmentValue,
     ConsumerGroupMemberMetadataKey,

@@ -7,19 +7,20 @@ import pytest
 from tests.coordinator.consumer.consumer_run import ConsumerRun, stored
 from tests.coordinator.consumer.topics import TA, TB, image, topic
 from tests.coordinator.test_group_records import golden_records
+from twisted_broker.coordinator.consumer.group import ConsumerGroup
 from twisted_broker.coordinator.consumer.records import (
     decode_record,
     epoch_record,
     group_tombstone,
     member_tombstones,
 )
-from twisted_broker.coordinator.consumer.replay import ConsumerGroupReplay
+from twisted_broker.coordinator.group_replay import GroupReplay
 
 ONE, TWO = topic("ta", TA, [[None]] * 4), topic("tb", TB, [[None]] * 3)
 
 
 def replayed(records):
-    replay = ConsumerGroupReplay()
+    replay = GroupReplay(ConsumerGroup)
     for key, value in records:
         record = decode_record(key, value)
         if record is not None:
@@ -97,7 +98,7 @@ def test_a_group_that_was_deleted_and_made_again_starts_over(kept):
 
 def test_tombstones_make_no_group():
     """GN 2.103: those of what is unknown are ignored."""
-    replay = ConsumerGroupReplay()
+    replay = GroupReplay(ConsumerGroup)
     for record in [*member_tombstones("g", "m"), group_tombstone("g")]:
         replay.apply(record)
     replay.finish()
@@ -108,7 +109,7 @@ def test_a_tombstone_of_the_group_before_those_of_its_members_counts():
     """GN 2.105: order is not insisted on."""
     run = ConsumerRun(image(ONE))
     run.join("a")
-    replay = ConsumerGroupReplay()
+    replay = GroupReplay(ConsumerGroup)
     for batch in run.batches:
         for record in batch:
             replay.apply(decode_record(*record))
@@ -119,7 +120,7 @@ def test_a_tombstone_of_the_group_before_those_of_its_members_counts():
 
 
 def test_a_group_stays_when_its_tombstone_was_not_the_last_word():
-    replay = ConsumerGroupReplay()
+    replay = GroupReplay(ConsumerGroup)
     replay.apply(epoch_record("g", 5, 0))
     replay.apply(group_tombstone("g"))
     replay.apply(epoch_record("g", 2, 7))

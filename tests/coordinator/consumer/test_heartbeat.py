@@ -7,7 +7,6 @@ import pytest
 from tests.coordinator.consumer.consumer_run import ConsumerRun
 from tests.coordinator.consumer.topics import TA, TB, image, topic
 from twisted_broker.coordinator.consumer import target
-from twisted_broker.coordinator.consumer.decision import ConsumerTimer
 from twisted_broker.coordinator.consumer.group import ConsumerGroupState
 from twisted_broker.coordinator.consumer.member import (
     STABLE,
@@ -16,15 +15,16 @@ from twisted_broker.coordinator.consumer.member import (
     ConsumerGroupMember,
 )
 from twisted_broker.coordinator.consumer.records import (
-    encode_record,
     member_tombstone,
     partition_metadata_tombstone,
 )
+from twisted_broker.coordinator.group_decision import GroupTimer
+from twisted_broker.coordinator.record_codec import encode_record
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages.group_records import ConsumerGroupPartitionMetadataValue
 
 ONE, TWO = topic("ta", TA, [[None]] * 4), topic("tb", TB, [[None]] * 3)
-SESSION, REBALANCE = ConsumerTimer.SESSION, ConsumerTimer.REBALANCE
+SESSION, REBALANCE = GroupTimer.SESSION, GroupTimer.REBALANCE
 
 
 def tas(*numbers):

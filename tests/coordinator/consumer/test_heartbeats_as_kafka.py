@@ -8,7 +8,8 @@ import uuid
 from tests.coordinator.consumer.consumer_run import ConsumerRun
 from tests.coordinator.consumer.topics import TA, TB, image, topic, topic_id
 from tests.coordinator.test_group_records import GOLDEN
-from twisted_broker.coordinator.consumer.records import decode_record, encode_record
+from twisted_broker.coordinator.consumer.records import decode_record
+from twisted_broker.coordinator.record_codec import encode_record
 from twisted_broker.wire.messages.group_records import ConsumerGroupCurrentMemberAssignmentValue
 from twisted_broker.wire.records import iterate_batches
 

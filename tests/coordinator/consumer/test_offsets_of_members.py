@@ -4,7 +4,8 @@ import pytest
 
 from tests.coordinator.consumer.consumer_run import ConsumerRun
 from tests.coordinator.consumer.topics import TA, TB, image, topic
-from twisted_broker.coordinator.consumer.offsets import check_commit, check_fetch
+from twisted_broker.coordinator.consumer.offsets import check_commit
+from twisted_broker.coordinator.member_epochs import check_fetch
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 STALE, UNKNOWN = ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID

@@ -14,10 +14,11 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 
-from twisted_broker.coordinator.consumer.decision import Decision, Environment
+from twisted_broker.coordinator.consumer.decision import Environment
 from twisted_broker.coordinator.consumer.group import ConsumerGroup
 from twisted_broker.coordinator.consumer.member import ConsumerGroupMember
 from twisted_broker.coordinator.consumer.partitions import TopicIdPartition, by_topic
+from twisted_broker.coordinator.group_decision import Decision
 from twisted_broker.image.metadata_image import MetadataImage
 
 CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1

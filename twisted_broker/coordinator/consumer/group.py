@@ -1,14 +1,12 @@
 """A consumer group: what its records say, and what follows from it.
 Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
-Owns `ConsumerGroup`. `apply` alone changes what is stored; it serves the live path and the replay
-of a log.
+Owns `ConsumerGroup`, a `ModernGroup` (`modern_group.py`).
 
 1. A partition has an owner while some member has it assigned or pending. In a live group there is
    one at most; owners are counted, because a replay of a compacted log may pass through states
    that never were: the end is the same in any order of the records of different members.
-2. Epochs only rise while the group exists. A new one stands at epoch 1, without a record.
-3. The state is computed, never stored.
+2. The state is computed, never stored.
 
 Source: Apache Kafka 4.3.1 `ConsumerGroup`, `ModernGroup`, `GroupMetadataManager.replay`. Not here:
 what a request changes (`heartbeat.py`, `leaving.py`).
@@ -28,7 +26,6 @@ from twisted_broker.coordinator.consumer.member import (
 )
 from twisted_broker.coordinator.consumer.partitions import NOTHING, Target, TopicIdPartition
 from twisted_broker.coordinator.consumer.records import (
-    ConsumerGroupRecord,
     current_tombstone,
     group_tombstone,
     member_tombstone,
@@ -38,12 +35,11 @@ from twisted_broker.coordinator.consumer.records import (
     target_tombstone,
 )
 from twisted_broker.coordinator.consumer.subscriptions import Subscriptions
+from twisted_broker.coordinator.modern_group import ModernGroup
+from twisted_broker.coordinator.record_codec import StoredRecord
 from twisted_broker.wire.messages import group_records as messages
 
-FIRST_EPOCH = 1
-NEVER_ASSIGNED_MS = 0
 NEVER_MS = -(2**62)
-NO_ASSIGNMENT_EPOCH = -1
 
 
 class ConsumerGroupState(Enum):
@@ -74,23 +70,16 @@ class PatternRefresh:
     version: int = -1
 
 
-class ConsumerGroup:
-    """One group. `is_dead`: it was deleted, or its partition is led elsewhere."""
+class ConsumerGroup(ModernGroup):
+    """One group."""
 
     group_type: ClassVar[str] = "consumer"
     protocol_type: ClassVar[str] = "consumer"
+    key_type = messages.ConsumerGroupMetadataKey
     __slots__ = (
-        "_metadata_changes",
-        "_metadata_seen",
         "_owners",
-        "assigned_at_ms",
-        "assignment_epoch",
-        "epoch",
-        "group_id",
         "has_partition_metadata",
-        "is_dead",
         "members",
-        "metadata_hash",
         "pattern_refresh",
         "patterns",
         "static",
@@ -99,12 +88,9 @@ class ConsumerGroup:
     )
 
     def __init__(self, group_id: str) -> None:
-        self.group_id = group_id
-        self.epoch = self.assignment_epoch = FIRST_EPOCH
-        self.assigned_at_ms = NEVER_ASSIGNED_MS
-        self.metadata_hash = 0
+        super().__init__(group_id)
         # A record of type 4, which Kafka 4.0 wrote, is still there.
-        self.has_partition_metadata = self.is_dead = False
+        self.has_partition_metadata = False
         self.members: dict[str, ConsumerGroupMember] = {}
         self.static: dict[str, str] = {}
         self.targets: dict[str, Target] = {}
@@ -112,7 +98,6 @@ class ConsumerGroup:
         self.pattern_refresh = PatternRefresh()
         self.subscriptions = Subscriptions()
         self._owners: Counter[TopicIdPartition] = Counter()
-        self._metadata_changes, self._metadata_seen = 1, 0
 
     @property
     def state(self) -> ConsumerGroupState:
@@ -128,15 +113,6 @@ class ConsumerGroup:
         ):
             return ConsumerGroupState.STABLE
         return ConsumerGroupState.RECONCILING
-
-    @property
-    def is_empty(self) -> bool:
-        return not self.members
-
-    @property
-    def is_unwritten(self) -> bool:
-        """Whether no record of it was ever applied: a heartbeat has made it, and was refused."""
-        return not self.members and self.epoch == FIRST_EPOCH
 
     def has_owner(self, partition: TopicIdPartition) -> bool:
         """Whether some member has it assigned or pending revocation."""
@@ -157,9 +133,7 @@ class ConsumerGroup:
             if each in self.patterns
         )
 
-    # the metadata that decisions have seen
     def topics_changed(self, names: Set[str]) -> None:
-        """If it subscribes to one of them, the next heartbeat compares the hash."""
         subscribed = self.subscriptions.names
         few, many = (names, subscribed) if len(names) < len(subscribed) else (subscribed, names)
         if any(each in many for each in few) or any(
@@ -167,30 +141,7 @@ class ConsumerGroup:
         ):
             self.metadata_changed()
 
-    def metadata_changed(self) -> None:
-        """A topic that it subscribes to has: the next heartbeat compares the hash."""
-        self._metadata_changes += 1
-
-    def metadata_mark(self) -> int:
-        """What a decision that looks at the metadata takes before it begins."""
-        return self._metadata_changes
-
-    def metadata_compared(self, mark: int) -> None:
-        """A decision that took `mark` compared the hash and is carried out."""
-        self._metadata_seen = max(self._metadata_seen, mark)
-
-    @property
-    def must_compare_metadata(self) -> bool:
-        return self._metadata_seen < self._metadata_changes
-
-    # records
-    def apply(self, record: ConsumerGroupRecord) -> None:
-        """One record of this group."""
-        key, value = record
-        _APPLY[key.record_type](self, key, value)
-
-    def tombstones(self) -> Iterator[ConsumerGroupRecord]:
-        """Of everything, in the order in which a Java broker can replay them."""
+    def tombstones(self) -> Iterator[StoredRecord]:
         for member_id in self.members:
             yield current_tombstone(self.group_id, member_id)
         for member_id in self.targets:
@@ -238,10 +189,9 @@ class ConsumerGroup:
         self, key: Any, value: messages.ConsumerGroupTargetAssignmentMetadataValue | None
     ) -> None:
         if value is None:
-            self.assignment_epoch, self.assigned_at_ms = NO_ASSIGNMENT_EPOCH, NEVER_ASSIGNED_MS
+            self._without_assignment()
         else:
-            self.assignment_epoch = value.assignment_epoch
-            self.assigned_at_ms = value.assignment_timestamp
+            self._assignment_at(value.assignment_epoch, value.assignment_timestamp)
 
     def _apply_target(
         self,
@@ -291,23 +241,18 @@ class ConsumerGroup:
             else:
                 del self._owners[each]
 
+    apply_by_type: ClassVar[Mapping[int, Any]] = {
+        messages.ConsumerGroupMetadataKey.record_type: _apply_epoch,
+        messages.ConsumerGroupPartitionMetadataKey.record_type: _apply_partition_metadata,
+        messages.ConsumerGroupMemberMetadataKey.record_type: _apply_member,
+        messages.ConsumerGroupTargetAssignmentMetadataKey.record_type: _apply_target_epoch,
+        messages.ConsumerGroupTargetAssignmentMemberKey.record_type: _apply_target,
+        messages.ConsumerGroupCurrentMemberAssignmentKey.record_type: _apply_current,
+        messages.ConsumerGroupRegularExpressionKey.record_type: _apply_pattern,
+    }
+
 
 def _owned(member: ConsumerGroupMember | None) -> Set[TopicIdPartition]:
     if member is None:
         return NOTHING
     return member.assigned.keys() | member.pending.keys()
-
-
-_APPLY: dict[int, Any] = {
-    messages.ConsumerGroupMetadataKey.record_type: ConsumerGroup._apply_epoch,
-    messages.ConsumerGroupPartitionMetadataKey.record_type: (
-        ConsumerGroup._apply_partition_metadata
-    ),
-    messages.ConsumerGroupMemberMetadataKey.record_type: ConsumerGroup._apply_member,
-    messages.ConsumerGroupTargetAssignmentMetadataKey.record_type: (
-        ConsumerGroup._apply_target_epoch
-    ),
-    messages.ConsumerGroupTargetAssignmentMemberKey.record_type: ConsumerGroup._apply_target,
-    messages.ConsumerGroupCurrentMemberAssignmentKey.record_type: ConsumerGroup._apply_current,
-    messages.ConsumerGroupRegularExpressionKey.record_type: ConsumerGroup._apply_pattern,
-}

@@ -4,7 +4,7 @@ Ring 0 (pure: docs/ARCHITECTURE.md 3).
 Owns the steps of a heartbeat that is no leave, in order: the member, its pattern, the group epoch,
 the target, the member's next step, the answer.
 
-1. Nothing is changed: see `decision.py`. A heartbeat that changes nothing writes nothing.
+1. Nothing is changed: see `group_decision.py`. A heartbeat that changes nothing writes nothing.
 2. The group epoch rises once at most, and the records stand in Kafka's order.
 3. The target is computed when the group is ahead of it, and the interval since the last time is
    over: until then the old one stays in force, and some later heartbeat computes.
@@ -18,13 +18,8 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
 
-from twisted_broker.coordinator.consumer.decision import (
-    ConsumerTimer,
-    Decision,
-    Environment,
-    TimerChange,
-)
-from twisted_broker.coordinator.consumer.group import NEVER_ASSIGNED_MS, ConsumerGroup
+from twisted_broker.coordinator.consumer.decision import ConsumerGroupDecision, Environment
+from twisted_broker.coordinator.consumer.group import ConsumerGroup
 from twisted_broker.coordinator.consumer.member import (
     JOIN_EPOCH,
     NO_TIMEOUT,
@@ -45,6 +40,7 @@ from twisted_broker.coordinator.consumer.records import (
 from twisted_broker.coordinator.consumer.requests import HeartbeatAnswer, HeartbeatRequest
 from twisted_broker.coordinator.consumer.subscriptions import Subscriptions
 from twisted_broker.coordinator.consumer.target import compute_targets
+from twisted_broker.coordinator.group_decision import GroupTimer, TimerChange, is_assignment_due
 
 # A record is some 10 us (`turns.py`, invariant 4).
 TARGETS_PER_STEP = 100
@@ -52,7 +48,7 @@ TARGETS_PER_STEP = 100
 
 def heartbeat(
     group: ConsumerGroup, request: HeartbeatRequest, environment: Environment
-) -> Generator[None, None, Decision]:
+) -> Generator[None, None, ConsumerGroupDecision]:
     """The decision, in steps. `group` is one that was just made if the request creates it. Raises
     BrokerError.
     """
@@ -70,13 +66,13 @@ class _Heartbeat:
         self._stored, self._found, self._member = found.stored, found.member, found.member
         self._is_replacement = found.is_replacement
         self._displaced = found.displaced
-        self._decision = Decision()
+        self._decision = ConsumerGroupDecision()
         self._records = self._decision.records
         self._epoch, self._target_epoch = group.epoch, group.assignment_epoch
         self._target = Target() if self._stored is None else group.target(self._stored.member_id)
         self._resolved: Mapping[str, tuple[str, ...]] = group.resolved()
 
-    def decide(self) -> Generator[None, None, Decision]:
+    def decide(self) -> Generator[None, None, ConsumerGroupDecision]:
         if self._stored is not None and self._is_replacement:
             self._replace(self._stored)
         self._update()
@@ -85,12 +81,12 @@ class _Heartbeat:
         self._records += pattern.records
         names_changed = set(before.names) != set(after.names)
         yield from self._follow_metadata(names_changed or pattern.is_resolved)
-        if self._epoch > self._target_epoch and self._is_assignment_due():
+        if self._epoch > self._target_epoch and self._is_due():
             yield from self._assign()
         self._reconcile(names_changed or pattern.is_changed)
         self._decision.timers.append(
             TimerChange(
-                ConsumerTimer.SESSION,
+                GroupTimer.SESSION,
                 self._member.member_id,
                 self._environment.settings.session_timeout_ms,
             )
@@ -153,14 +149,10 @@ class _Heartbeat:
         subscriptions.change(self._displaced, None)
         return subscriptions
 
-    def _is_assignment_due(self) -> bool:
-        interval_ms = self._environment.settings.assignment_interval_ms
-        assigned_at_ms = self._group.assigned_at_ms
-        return (
-            assigned_at_ms == NEVER_ASSIGNED_MS
-            or interval_ms == 0
-            or self._environment.wall_ms >= assigned_at_ms + interval_ms
-        )
+    def _is_due(self) -> bool:
+        environment = self._environment
+        interval_ms = environment.settings.assignment_interval_ms
+        return is_assignment_due(self._group, environment.wall_ms, interval_ms)
 
     def _assign(self) -> Iterator[None]:
         group, environment = self._group, self._environment
@@ -214,7 +206,7 @@ class _Heartbeat:
         is_timed = self._member.state is UNREVOKED
         self._decision.timers.append(
             TimerChange(
-                ConsumerTimer.REBALANCE,
+                GroupTimer.REBALANCE,
                 self._member.member_id,
                 self._member.rebalance_timeout_ms if is_timed else None,
                 self._member.epoch if is_timed else None,

@@ -16,12 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection, Generator, Sequence
 from dataclasses import replace
 
-from twisted_broker.coordinator.consumer.decision import (
-    ConsumerTimer,
-    Decision,
-    Environment,
-    TimerChange,
-)
+from twisted_broker.coordinator.consumer.decision import Environment
 from twisted_broker.coordinator.consumer.group import ConsumerGroup
 from twisted_broker.coordinator.consumer.member import (
     JOIN_EPOCH,
@@ -36,6 +31,7 @@ from twisted_broker.coordinator.consumer.records import (
     pattern_tombstone,
 )
 from twisted_broker.coordinator.consumer.requests import HeartbeatAnswer, HeartbeatRequest
+from twisted_broker.coordinator.group_decision import Decision, GroupTimer, TimerChange
 from twisted_broker.coordinator.group_requests import LeaveAnswer
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
@@ -62,7 +58,7 @@ def _leave_for_a_while(group: ConsumerGroup, member: ConsumerGroupMember) -> Dec
     )
     return Decision(
         [left.assignment_record(group.group_id)],
-        timers=[TimerChange(ConsumerTimer.REBALANCE, member.member_id)],
+        timers=[TimerChange(GroupTimer.REBALANCE, member.member_id)],
     )
 
 

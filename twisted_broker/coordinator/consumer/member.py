@@ -16,7 +16,7 @@ from enum import IntEnum
 from types import MappingProxyType
 
 from twisted_broker.coordinator.consumer.partitions import Epochs, by_topic
-from twisted_broker.coordinator.consumer.records import ConsumerGroupRecord
+from twisted_broker.coordinator.record_codec import StoredRecord
 from twisted_broker.wire.messages.group_records import (
     ClassicMemberMetadata,
     ConsumerGroupCurrentMemberAssignmentKey,
@@ -68,6 +68,11 @@ class ConsumerGroupMember:
     assigned: Epochs = field(default_factory=lambda: NO_PARTITIONS)
     pending: Epochs = field(default_factory=lambda: NO_PARTITIONS)
 
+    @property
+    def is_revoking(self) -> bool:
+        """Whether it was told to give up some, and has not said that it did."""
+        return self.state is UNREVOKED
+
     def moved_to(
         self, epoch: int, state: MemberState, assigned: Epochs, pending: Epochs = NO_PARTITIONS
     ) -> ConsumerGroupMember:
@@ -81,7 +86,7 @@ class ConsumerGroupMember:
             pending=pending,
         )
 
-    def metadata_record(self, group_id: str) -> ConsumerGroupRecord:
+    def metadata_record(self, group_id: str) -> StoredRecord:
         """Type 5: what the member said of itself."""
         key = ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=self.member_id)
         return key, ConsumerGroupMemberMetadataValue(
@@ -111,7 +116,7 @@ class ConsumerGroupMember:
             classic=value.classic_member_metadata,
         )
 
-    def assignment_record(self, group_id: str) -> ConsumerGroupRecord:
+    def assignment_record(self, group_id: str) -> StoredRecord:
         """Type 8: what the member was told."""
         key = ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=self.member_id)
         return key, ConsumerGroupCurrentMemberAssignmentValue(

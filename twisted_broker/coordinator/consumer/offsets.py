@@ -1,13 +1,13 @@
-"""Who may commit and fetch offsets of a consumer group. Ring 0 (pure: docs/ARCHITECTURE.md 3).
+"""Who may commit offsets of a consumer group. Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
-Owns `check_commit`, `check_fetch`.
+Owns `check_commit`.
 
 1. A late commit counts for partitions that the member still has and got at the epoch it names or
    before: so commits made during a rebalance succeed. One partition for which it does not count
    refuses the whole request.
 
-Source: Apache Kafka 4.3.1 `ConsumerGroup.validateOffsetCommit`, `validateOffsetFetch` (KIP-1251).
-Not here: a group that does not exist, and groups of other kinds.
+Source: Apache Kafka 4.3.1 `ConsumerGroup.validateOffsetCommit` (KIP-1251). Not here: a group that
+does not exist, and groups of other kinds.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from collections.abc import Iterable
 from twisted_broker.coordinator.consumer.group import ConsumerGroup
 from twisted_broker.coordinator.consumer.member import ConsumerGroupMember
 from twisted_broker.coordinator.consumer.partitions import TopicIdPartition
+from twisted_broker.coordinator.member_epochs import member_of, stale
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 FIRST_VERSION_WITH_MEMBER_EPOCH = 9
-NO_MEMBER, NO_EPOCH = "", -1
 
 
 def check_commit(
@@ -35,7 +35,7 @@ def check_commit(
     """
     if member_epoch < 0 and not group.members:
         return
-    member = _member(group, member_id)
+    member = member_of(group, member_id)
     if not knows_member_epochs:
         raise BrokerError(
             ErrorCode.UNSUPPORTED_VERSION,
@@ -47,37 +47,10 @@ def check_commit(
     if member_epoch > member.epoch or not all(
         _got_at(member, each, member_epoch) for each in partitions
     ):
-        raise _stale(member_epoch, member)
-
-
-def check_fetch(group: ConsumerGroup, member_id: str | None, member_epoch: int) -> None:
-    """Raises BrokerError."""
-    if member_id is None and member_epoch < 0:
-        return
-    member = _member(group, member_id or NO_MEMBER)
-    if member_epoch != member.epoch:
-        raise _stale(member_epoch, member)
-
-
-def _member(group: ConsumerGroup, member_id: str) -> ConsumerGroupMember:
-    member = group.members.get(member_id)
-    if member is None:
-        raise BrokerError(
-            ErrorCode.UNKNOWN_MEMBER_ID,
-            f"Member {member_id} is not a member of group {group.group_id}.",
-        )
-    return member
+        raise stale(member_epoch, member.epoch)
 
 
 def _got_at(member: ConsumerGroupMember, partition: TopicIdPartition, epoch: int) -> bool:
     """Whether it has the partition since that epoch or longer."""
     got_at = member.assigned.get(partition, member.pending.get(partition))
     return got_at is not None and got_at <= epoch
-
-
-def _stale(received: int, member: ConsumerGroupMember) -> BrokerError:
-    return BrokerError(
-        ErrorCode.STALE_MEMBER_EPOCH,
-        f"The received member epoch {received} does not match the expected member epoch "
-        f"{member.epoch}.",
-    )

@@ -19,15 +19,16 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import NamedTuple
 
-from twisted_broker.coordinator.consumer.decision import Decision, Environment
+from twisted_broker.coordinator.consumer.decision import Environment
 from twisted_broker.coordinator.consumer.group import ConsumerGroup, ResolvedPattern
 from twisted_broker.coordinator.consumer.records import (
-    ConsumerGroupRecord,
     epoch_record,
     partition_metadata_tombstone,
     pattern_record,
     pattern_tombstone,
 )
+from twisted_broker.coordinator.group_decision import Decision
+from twisted_broker.coordinator.record_codec import StoredRecord
 from twisted_broker.image.metadata_image import MetadataImage
 from twisted_broker.linear_pattern import LinearPattern
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -41,7 +42,7 @@ NAMES_PER_STEP = 500
 class PatternChange(NamedTuple):
     """`is_resolved`: it changed to one whose topics are known, or to none."""
 
-    records: tuple[ConsumerGroupRecord, ...] = ()
+    records: tuple[StoredRecord, ...] = ()
     is_changed: bool = False
     is_resolved: bool = False
 

@@ -282,6 +282,94 @@ def test_the_fixtures(tmp_path: Path) -> None:
     assert "pytest.mark.kafka takes brokers, settings, topics, not nodes" in said
 
 
+HANDED_ON = """
+import os
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient
+from twisted_broker.testing import ClusterError
+
+SEEN, HELD = [], []
+SETTINGS = {"offsets.topic.num.partitions": 1, "transaction.state.log.num.partitions": 1}
+KIND = pytest.mark.kafka(topics={"orders": 1}, brokers=3, settings=SETTINGS)
+
+def look(kafka):
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    topics = set(admin.list_topics(timeout=10).topics)
+    groups = [each.group_id for each in admin.list_consumer_groups().result(10).valid]
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": "t"})
+    producer.init_transactions(10)
+    answered = [each.answer for each in kafka.trace.requests("InitProducerId")]
+    ids = [each["producer_id"] for each in answered if each["producer_id"] >= 0]
+    written = kafka.topic("orders").records()
+    return topics, groups, ids, written, kafka.leader("orders", 0).id, "more" in kafka.log
+
+def use(kafka):
+    SEEN.append((look(kafka), kafka.pid, kafka.bootstrap))
+    HELD.append(kafka)
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": "shop"})
+    consumer.subscribe(["orders"])
+    kafka.topic("more").produce([b"one"])
+    kafka.topic("orders").produce([b"one"])
+    kafka.group("other").set_offsets({("orders", 0): 1})
+    consumer.poll(0.1)
+    consumer.close()
+    assert "more" in kafka.log
+
+@KIND
+@pytest.mark.parametrize("number", range(3))
+def test_it(kafka, number):
+    use(kafka)
+    if number == 1:
+        kafka.snapshot()
+        kafka.clock.advance("8d")
+        kafka.group("g").set_offsets({("orders", 0): 1})
+    assert SEEN[number][0] == SEEN[0][0]
+    if number:
+        assert SEEN[number][2] == SEEN[0][2], "it is handed on"
+        with pytest.raises(ClusterError, match="is closed"):
+            HELD[number - 1].topic("orders")
+
+@KIND
+def test_one_that_leaves_a_client(kafka):
+    HELD.append(Producer({"bootstrap.servers": kafka.bootstrap}))
+    HELD[-1].produce("left", b"one")
+    HELD[-1].flush(10)
+
+@KIND
+def test_its_client_does_not_come_to_the_next_one(kafka):
+    assert kafka.bootstrap != SEEN[0][2]
+    SEEN.append((None, None, kafka.bootstrap))
+    kafka.fail("Produce", "NOT_ENOUGH_REPLICAS", times=1)
+
+@KIND
+def test_nor_to_one_after_faults(kafka):
+    assert kafka.bootstrap != SEEN[-1][2]
+    SEEN.append((None, None, kafka.bootstrap))
+    before = kafka.snapshot()
+    kafka.broker(1).kill()
+    kafka.restore(before)
+
+@KIND
+def test_nor_to_one_after_a_restore(kafka):
+    assert kafka.bootstrap != SEEN[-1][2]
+    os.kill(kafka.pid, 9)
+
+@KIND
+def test_one_that_died_is_made_anew(kafka):
+    assert kafka.topic("orders").records() == []
+"""
+
+
+@pytest.mark.more
+def test_a_cluster_is_handed_on_as_it_was(tmp_path: Path) -> None:
+    """With no topic, group, transactional id, log, time or id of the test before; and not where a
+    client of that one could come to it.
+    """
+    said = pytest_of(tmp_path, HANDED_ON)
+    assert "8 passed" in said
+
+
 def test_clients_log_in_where_settings_want_it() -> None:
     """The cluster itself is asked past the listener of clients."""
     module = "org.apache.kafka.common.security.plain.PlainLoginModule"

@@ -14,6 +14,7 @@ same for asyncio (`async_cluster.py`), fixtures of pytest (`pytest_plugin.py`).
 from __future__ import annotations
 
 import base64
+import copy
 import os
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -33,7 +34,7 @@ from twisted_broker.testing.handles import (
     in_seconds,
     refuse,
 )
-from twisted_broker.testing.template_client import Connection, template
+from twisted_broker.testing.template_client import ClusterError, Connection, template
 
 Written = bytes | tuple[bytes | str | None, bytes | None] | Mapping[str, Any]
 """A record to write: its value; (key, value); or a mapping with `key`, `value`, `headers` (a list
@@ -171,6 +172,7 @@ class Cluster(RequestFaults[Fault[None, int]], ClusterVerbs[None, list[str]]):
         """their ids"""
         self.pid: int = started["pid"]
         """of the process that they are in"""
+        self._log_began = 0
 
     @property
     def call(self) -> Call[Any]:
@@ -247,6 +249,25 @@ class Cluster(RequestFaults[Fault[None, int]], ClusterVerbs[None, list[str]]):
         """
         self.pid = self._connection.call("restore", number=snapshot.number)["pid"]
 
+    def handed_on(self, snapshot: Snapshot[None]) -> Cluster | None:
+        """As it was at that snapshot, for somebody else, with nothing that was since. This
+        one is closed. None: a client of it may come back.
+        """
+        connection = self._connection.handed_on()
+        if connection is None:
+            return None
+        try:
+            if connection.call("is_left"):
+                made = copy.copy(self)
+                made._connection, made._log_began = connection, connection.log_size
+                again = connection.call("restore", number=snapshot.number, for_another=True)
+                made.pid = again["pid"]
+                return made
+        except ClusterError:  # it died
+            pass
+        connection.close()
+        return None
+
     @property
     def log(self) -> str:
         """What the brokers logged."""
@@ -255,11 +276,11 @@ class Cluster(RequestFaults[Fault[None, int]], ClusterVerbs[None, list[str]]):
     @property
     def log_size(self) -> int:
         """How many bytes that is."""
-        return self._connection.log_size
+        return self._connection.log_size - self._log_began
 
     def log_of(self, since: int) -> str:
         """What they logged from that byte on."""
-        return self._connection.log(since)
+        return self._connection.log(self._log_began + since)
 
     def close(self) -> None:
         """Ends it; with `data` in order, so that its files are as after a clean shutdown. A second

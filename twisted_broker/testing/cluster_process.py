@@ -39,6 +39,7 @@ from twisted_broker.settings import ConfigError
 from twisted_broker.start_checks import StartError
 from twisted_broker.tap import raise_file_limit
 from twisted_broker.testing.cluster_calls import CallFailed
+from twisted_broker.testing.handed_out import nothing_handed_out
 from twisted_broker.testing.running_cluster import RunningCluster
 from twisted_broker.testing.sleepers import Sleepers, Woken, end, poll_anew
 
@@ -158,10 +159,11 @@ class ControlProtocol(Int32StringReceiver):
         await self._cluster.wake_up(woken.words)
         return {"pid": os.getpid()}
 
-    def _restore(self, call: int, number: int) -> None:
+    def _restore(self, call: int, number: int, for_another: bool = False) -> None:
+        """`for_another`: nobody knows what was meanwhile, nor the other snapshots."""
         assert self._cluster is not None, "start comes first"
-        words, sockets = self._cluster.handed_out(), self._cluster.sockets
-        self._sleepers.wake(number, call, words, sockets)
+        words = nothing_handed_out() if for_another else self._cluster.handed_out()
+        self._sleepers.wake(number, call, words, self._cluster.sockets, for_another)
         self._cluster.reset_clients()
         end()
 

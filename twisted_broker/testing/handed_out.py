@@ -47,9 +47,14 @@ epoch, last epoch, time-out in ms, and the client's transaction version, by id
 _AGAIN = {ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
 
 
+def nothing_handed_out() -> Numbers:
+    """Nobody has seen any."""
+    return {"epochs": {}, "next_producer_id": 0, "transactions": {}}
+
+
 def handed_out(brokers: Iterable[KafkaServer], before: Numbers | None) -> Numbers:
     """By these, and by those that they went on from."""
-    found = before or {"epochs": {}, "next_producer_id": 0, "transactions": {}}
+    found = before or nothing_handed_out()
     for broker in brokers:
         for image in _images(broker):
             found["next_producer_id"] = max(found["next_producer_id"], image.next_producer_id)

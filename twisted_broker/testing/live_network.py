@@ -93,6 +93,8 @@ class LiveNetwork(SimNetwork):
         self.rates: dict[Way, float] = {}
         self.outside = NodeClock(sim, CLIENTS)
         self.tcp: dict[TcpConnection, None] = {}
+        self.ended_clients = False
+        """some connection of a client was not ended by the client"""
         self.trace = Trace()
 
     def make_pipe(self, way: Way, goal: NodeClock, extra: float) -> Pipe:
@@ -252,6 +254,7 @@ class TcpConnection(Protocol):
 
     def reset(self) -> None:
         """Now, whatever is on its way."""
+        self._network.ended_clients = True
         self.pipe.cut()
         self.transport.abortConnection()  # type: ignore[union-attr]
 
@@ -275,6 +278,7 @@ class TcpConnection(Protocol):
             self._say(self._lose, None)
 
     def _lose(self, _: None) -> None:
+        self._network.ended_clients = True
         self.transport.loseConnection()  # type: ignore[union-attr]
 
     def abortConnection(self) -> None:

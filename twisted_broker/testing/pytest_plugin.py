@@ -3,7 +3,8 @@
 Owns the fixtures, the marker and the options. pytest loads this module in every run of whoever has
 the package installed: it imports nothing but pytest.
 
-1. A test with `kafka` has a cluster of its own, made in some hundredths of a second;
+1. A test with `kafka` has a cluster of its own, made in some hundredths of a second, or one of a
+   test before it, as it was before that (`pool.py`);
    `@pytest.mark.kafka(brokers=3, settings={..}, topics={"orders": 3})` says of what kind.
 2. The process that clusters are forked from starts as soon as collection has found a test that
    needs one, while the tests before it run; in a run without one it never does.
@@ -15,18 +16,20 @@ Source: our own; pytest's hooks. Not here: clusters (`cluster.py`).
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Collection, Generator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
     from twisted_broker.testing.cluster import Cluster
+    from twisted_broker.testing.pool import Pool
 
 _FIXTURES = {"kafka", "kafka_cluster"}
 _OF_MARKER = {"brokers", "settings", "topics"}
 _LOG_BYTES, _REQUESTS = 8000, 40
 _BEGAN = pytest.StashKey[dict[str, int]]()
+_POOL = pytest.StashKey["Pool"]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -51,12 +54,56 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Starts what clusters are forked from, where a test will need one."""
-    if not session.config.option.collectonly and any(
-        _FIXTURES.intersection(getattr(item, "fixturenames", ())) for item in session.items
-    ):
+    items = [each for each in session.items if _FIXTURES.intersection(_names(each))]
+    if items and not session.config.option.collectonly:
         from twisted_broker.testing.template_client import template
 
         template()
+        _pool(session.config, filter(None, map(_kind, items)))
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Ends the clusters that no test has."""
+    pool = config.stash.get(_POOL, None)
+    if pool is not None:
+        pool.close()
+
+
+def _pool(config: pytest.Config, kinds: Iterable[str] = ()) -> Pool:
+    """The one of this run; `kinds`: of all tests that are going to ask it."""
+    if _POOL not in config.stash:
+        from twisted_broker.testing.pool import Pool
+
+        config.stash[_POOL] = Pool(kinds)
+    return config.stash[_POOL]
+
+
+def _names(item: pytest.Item) -> Collection[str]:
+    return getattr(item, "fixturenames", ())
+
+
+def _kind(item: pytest.Item) -> str | None:
+    """Of the cluster of its own that a test wants; None: of none, or of one that cannot be."""
+    from twisted_broker.testing.pool import kind_of
+
+    try:
+        return kind_of(_wanted(item)) if "kafka" in _names(item) else None
+    except (TypeError, pytest.UsageError):
+        return None
+
+
+def _wanted(item: Any) -> dict[str, Any]:
+    """Of what kind its cluster is to be. Raises UsageError."""
+    wanted: dict[str, Any] = {"brokers": item.config.option.kafka_brokers}
+    for marker in reversed(list(item.iter_markers("kafka"))):
+        unknown = marker.kwargs.keys() - _OF_MARKER
+        if marker.args or unknown:
+            what = sorted(unknown)[0] if unknown else "a value without a name"
+            raise pytest.UsageError(
+                f"@pytest.mark.kafka takes {', '.join(sorted(_OF_MARKER))}, not {what}"
+            )
+        wanted |= marker.kwargs
+    return wanted
 
 
 @pytest.fixture(scope="session")
@@ -71,19 +118,10 @@ def kafka_cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
 @pytest.fixture
 def kafka(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """A Kafka cluster for this test alone; `str()` of it is its bootstrap servers."""
-    from twisted_broker.testing.cluster import Cluster
-
-    wanted: dict[str, Any] = {"brokers": request.config.option.kafka_brokers}
-    for marker in reversed(list(request.node.iter_markers("kafka"))):
-        unknown = marker.kwargs.keys() - _OF_MARKER
-        if marker.args or unknown:
-            what = sorted(unknown)[0] if unknown else "a value without a name"
-            raise pytest.UsageError(
-                f"@pytest.mark.kafka takes {', '.join(sorted(_OF_MARKER))}, not {what}"
-            )
-        wanted |= marker.kwargs
-    with Cluster(**wanted) as made:
-        yield made
+    pool, wanted = _pool(request.config), _wanted(request.node)
+    made = pool.take(wanted)
+    yield made
+    pool.give_back(made, wanted)
 
 
 def _clusters(item: pytest.Item) -> dict[str, Any]:

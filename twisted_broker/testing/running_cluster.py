@@ -267,6 +267,7 @@ class RunningCluster:
             raise StartError(str(error).removeprefix("replog: ")) from None
         self._topics, self._data = dict(topics or {}), data
         self._handed_out: dict[str, Any] | None = None
+        self._is_struck = False
         self._ready: Deferred[None] = Deferred()
         self._failed = ""
         self._running: list[KafkaServer] = []
@@ -415,6 +416,13 @@ class RunningCluster:
                 f"the link of {one} and {other} is cut: a snapshot is taken of a whole cluster"
             )
 
+    async def is_left(self) -> bool:
+        """No client can come back: each that came has closed its connections by itself, and nothing
+        was struck that one may be waiting to see healed.
+        """
+        network = self._network
+        return not (self._is_struck or network.tcp or network.ended_clients)
+
     def client_descriptors(self) -> list[int]:
         """Of the connections of clients."""
         return self._network.descriptors()
@@ -426,7 +434,7 @@ class RunningCluster:
 
     def handed_out(self) -> dict[str, Any]:
         """What is not to be handed out again."""
-        return handed_out(self._service.brokers, self._handed_out)
+        return {**handed_out(self._service.brokers, self._handed_out), "is_struck": True}
 
     def reset_clients(self) -> None:
         """Their connections, all of them."""
@@ -445,6 +453,7 @@ class RunningCluster:
         """Serves clients again, with none of the numbers that were handed out meanwhile. Raises
         CallFailed, TimeoutError.
         """
+        self._is_struck = words.pop("is_struck", False)
         self._handed_out = words
         for machine in self._machines.values():
             machine.let_in(False)
@@ -728,6 +737,7 @@ class RunningCluster:
         """Raises CallFailed, TimeoutError."""
         own: Callable[..., Awaitable[Any]] | None = _OWN.get(name)
         if own is not None:
+            self._is_struck |= name in _STRIKES
             return await own(self, **arguments)
         calls = self.calls
         for each in (self._evidence, self._admin):
@@ -748,6 +758,7 @@ _OWN: dict[str, Callable[..., Awaitable[Any]]] = {
         RunningCluster.heal_disk,
         RunningCluster.heal_link,
         RunningCluster.hits,
+        RunningCluster.is_left,
         RunningCluster.kill,
         RunningCluster.lift_fault,
         RunningCluster.narrow_link,
@@ -760,6 +771,19 @@ _OWN: dict[str, Callable[..., Awaitable[Any]]] = {
         RunningCluster.thaw,
         RunningCluster.wait_for_hits,
     )
+}
+_STRIKES = {
+    "crash",
+    "cut_link",
+    "delay_link",
+    "drop_connections",
+    "freeze",
+    "kill",
+    "narrow_link",
+    "restart_broker",
+    "stop_broker",
+    "strike_disk",
+    "strike_requests",
 }
 
 

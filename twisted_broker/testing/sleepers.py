@@ -110,10 +110,20 @@ class Sleepers:
         return Woken(message["call"], message["words"], sockets)
 
     def wake(
-        self, number: int, call: int, words: Mapping[str, Any], sockets: Mapping[str, int]
+        self,
+        number: int,
+        call: int,
+        words: Mapping[str, Any],
+        sockets: Mapping[str, int],
+        alone: bool,
     ) -> None:
-        """This process has to end now. Raises CallFailed: there is no such one."""
+        """This process has to end now. `alone`: the other sleepers, too. Raises CallFailed: there
+        is no such one.
+        """
         end = self._end(number)
+        if alone:
+            for other in self._ends.keys() - {number}:
+                self.drop(other)
         message = {
             "call": call,
             "words": words,

@@ -14,6 +14,7 @@ Source: our own.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import socket
@@ -66,10 +67,18 @@ class Template:
             )
         self._socket = ours
         self.process_id = os.getpid()
+        atexit.register(self._end)
 
     @property
     def runs(self) -> bool:
         return self.process_id == os.getpid() and self._process.poll() is None
+
+    def _end(self) -> None:
+        """Nothing is left to warn of; clusters end by their own sockets."""
+        if self.process_id == os.getpid():
+            self._socket.close()
+            self._process.kill()
+            self._process.wait()
 
     def fork(self) -> Connection:
         """A cluster's process, which is not started yet."""
@@ -141,6 +150,22 @@ class Connection:
         answer = bytes(parts[LENGTH.size : end])
         del parts[:end]
         return answer
+
+    def handed_on(self) -> Connection | None:
+        """Another one to the same cluster; this one is closed. None: somebody waits for a call, or
+        left one.
+        """
+        if not self._calling.acquire(blocking=False):
+            return None
+        try:
+            if self._parts or self.socket.fileno() < 0:
+                return None
+            made = Connection(self.socket.dup(), self._log)
+            made.number = self.number
+            self.socket.close()
+            return made
+        finally:
+            self._calling.release()
 
     def died(self) -> ClusterError:
         return ClusterError(f"the cluster's process ended:\n{self.log(0)[-2000:]}")

@@ -4,7 +4,9 @@ through bytes of their version.
 
 from __future__ import annotations
 
-from twisted.internet.defer import Deferred
+from inspect import iscoroutine
+
+from twisted.internet.defer import Deferred, succeed
 
 from tests.net.echo import MemoryListener, framed
 from tests.replication.fixtures import Fixture
@@ -108,7 +110,8 @@ class Api:
         self.context = context
         seen = decode(type(request), encode(request, version), version)
         answers: list = []
-        done = Deferred.fromCoroutine(call(context, seen))
+        outcome = call(context, seen)
+        done = Deferred.fromCoroutine(outcome) if iscoroutine(outcome) else succeed(outcome)
         done.addCallbacks(
             lambda response: answers.append(self._through_bytes(response, response_class, version)),
             answers.append,

@@ -10,7 +10,7 @@ import pytest
 
 from tests.api.data_plane import Api, DenyList
 from tests.replication.fixtures import TOPIC_ID, Fixture, batch, broker_registration, registration
-from twisted_broker.api.fetch import fetch
+from twisted_broker.api.fetch import fetch, fetch_at_once
 from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.image.entries import Endpoint
 from twisted_broker.interfaces import TopicPartition
@@ -70,7 +70,12 @@ def made(authorizer=None, states=None) -> Api:
 
 
 def got(api: Api, *partitions, version: int = 11, **options) -> FetchResponse:
-    return api.now(fetch, FetchResponse, asked(*partitions, version=version, **options), version)
+    """The answer, which is the same by both ways where the shorter one is taken."""
+    request = asked(*partitions, version=version, **options)
+    answer = api.now(fetch, FetchResponse, request, version)
+    if request.session_epoch < 0 and max(request.replica_id, request.replica_state.replica_id) < 0:
+        assert api.now(fetch_at_once, FetchResponse, request, version) == answer
+    return answer
 
 
 def parts(answer: FetchResponse):
@@ -213,18 +218,29 @@ def test_errors_carry_minus_one(version):
     """
     api = made()
     api.fixture.produce()
-    answer = got(api, ("t", 0, 9), ("t", 5, 0), ("t", 0, 0), version=version)
-    out_of_range, unknown, good = parts(answer)
+    out_of_range, unknown = parts(got(api, ("t", 0, 9), ("t", 5, 0), version=version))
+    unknown_too, good = parts(got(api, ("t", 5, 0), ("t", 0, 0), version=version))
     assert (out_of_range.error_code, unknown.error_code, good.error_code) == (
         ErrorCode.OFFSET_OUT_OF_RANGE,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.NONE,
     )
+    assert unknown_too.error_code == unknown.error_code
     assert (out_of_range.high_watermark, unknown.high_watermark, bytes(unknown.records or b"")) == (
         -1,
         -1,
         b"",
     )
+    assert values(good.records) == [b"v"]
+
+
+def test_a_partition_that_is_named_twice_is_read_once():
+    """Kafka's request is a map: the last mention counts, at the place of the first."""
+    api = made()
+    api.fixture.produce()
+    answer = got(api, ("t", 0, 9), ("t", 5, 0), ("t", 0, 0))
+    good, unknown = parts(answer)
+    assert (good.error_code, unknown.error_code) == (0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     assert values(good.records) == [b"v"]
 
 

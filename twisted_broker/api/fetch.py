@@ -52,6 +52,7 @@ from twisted_broker.wire.messages.fetch import (
     AbortedTransaction,
     EpochEndOffset,
     FetchableTopicResponse,
+    FetchPartition,
     FetchRequest,
     FetchResponse,
     FetchTopic,
@@ -182,12 +183,8 @@ def fetch_at_once(context: RequestContext, request: FetchRequest) -> Any:
     params = _params(context, request, replicas.fetch_max_bytes)
     if params.replica_id >= 0:
         return fetch(context, request)
-    requests: list[FetchPartitionRequest] = []
-    for topic in request.topics:
-        if len(topic.partitions) > _FEW:
-            return fetch(context, request)
-        _add_requested(context, topic, requests)
-    if len(requests) > SLICE_ELEMENTS:
+    requests = _few_requested(context, request)
+    if requests is None:
         return fetch(context, request)
     readable, refused = _guard(context, params, False, requests)
     results: list[FetchPartitionResult] = replicas.fetch(params, readable) if readable else []
@@ -265,16 +262,9 @@ async def _open_session(
 ) -> FetchContext:
     """Raises `BrokerError` for a session that is not there or not at that epoch."""
     by_id = context.version >= _TOPIC_IDS_FROM
-    requests: list[FetchPartitionRequest] = []
-    count = len(request.topics)
-    if count <= SLICE_ELEMENTS:
-        count = 0
-        for topic in request.topics:
-            count += len(topic.partitions)
-    if count > SLICE_ELEMENTS:
-        requests = await _many_requested(context, request, by_id)
-    for topic in () if requests else request.topics:
-        _add_requested(context, topic, requests)
+    requests = _few_requested(context, request)
+    if requests is None:
+        requests = await _many_requested(context, request)
     # A full fetch without a session: nothing to look up in the cache.
     if request.session_epoch == FINAL_EPOCH and request.session_id == NO_SESSION:
         return FetchContext(requests)
@@ -298,13 +288,13 @@ async def _open_session(
     )
 
 
-def _add_requested(
-    context: RequestContext, topic: FetchTopic, requests: list[FetchPartitionRequest]
-) -> None:
+def _of_topic(
+    context: RequestContext, topic: FetchTopic, partitions: Sequence[FetchPartition]
+) -> list[FetchPartitionRequest]:
     by_id = context.version >= _TOPIC_IDS_FROM
     name = _name_of(context, topic.topic_id) if by_id else topic.topic
     topic_id = topic.topic_id if by_id else None
-    requests += [
+    return [
         FetchPartitionRequest(
             TopicPartition(name, requested.partition),
             topic_id,
@@ -314,7 +304,7 @@ def _add_requested(
             requested.last_fetched_epoch,
             requested.log_start_offset,
         )
-        for requested in topic.partitions
+        for requested in partitions
     ]
 
 
@@ -340,34 +330,40 @@ def _reader(
     )
 
 
-async def _many_requested(
-    context: RequestContext, request: FetchRequest, by_id: bool
-) -> list[FetchPartitionRequest]:
-    """Each partition once: the last mention counts, as in Kafka's map.
-
-    Raises WireError for more than `_MOST_UNKNOWN` partitions beyond those held here.
+def _few_requested(
+    context: RequestContext, request: FetchRequest
+) -> list[FetchPartitionRequest] | None:
+    """Each partition once: the last mention counts, as in Kafka's map. None where they are too
+    many for one slice.
     """
-    found: dict[tuple[str | bytes, int], FetchPartitionRequest] = {}
+    requests: list[FetchPartitionRequest] = []
+    if len(request.topics) > SLICE_ELEMENTS:
+        return None
+    for topic in request.topics:
+        if len(requests) + len(topic.partitions) >= SLICE_ELEMENTS:
+            return None
+        requests += _of_topic(context, topic, topic.partitions)
+    if len(requests) > 1:
+        requests = list({each.key: each for each in requests}.values())
+    return requests
+
+
+async def _many_requested(
+    context: RequestContext, request: FetchRequest
+) -> list[FetchPartitionRequest]:
+    """As `_few_requested`, in slices. Raises WireError for more than `_MOST_UNKNOWN` partitions
+    beyond those held here.
+    """
+    found: dict[PartitionKey, FetchPartitionRequest] = {}
     for topic in request.topics:
         context.elements_left -= 1
-        name = _name_of(context, topic.topic_id) if by_id else topic.topic
-        topic_id = topic.topic_id if by_id else None
-        for requested in topic.partitions:
-            context.elements_left -= 1
+        for start in range(0, len(topic.partitions) or 1, LOOK_ELEMENTS):
+            some = _of_topic(context, topic, topic.partitions[start : start + LOOK_ELEMENTS])
+            found.update([(each.key, each) for each in some])
+            context.elements_left -= len(some)
             if context.elements_left < 0:
                 await context.next_turn()
-            found[topic_id or name, requested.partition] = FetchPartitionRequest(
-                TopicPartition(name, requested.partition),
-                topic_id,
-                requested.fetch_offset,
-                requested.partition_max_bytes,
-                requested.current_leader_epoch,
-                requested.last_fetched_epoch,
-                requested.log_start_offset,
-            )
-    replicas = context.broker.replica_manager
-    assert replicas is not None
-    most = _MOST_UNKNOWN + len(replicas.partitions)
+    most = _MOST_UNKNOWN + len(context.replica_manager.partitions)
     if len(found) > most:
         raise WireError(
             f"a fetch of {len(found)} partitions; this broker has {most - _MOST_UNKNOWN}"

@@ -954,6 +954,69 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         False,
         "Walk the records of every batch on append, as Kafka does.",
     ),
+    # the state of share partitions
+    _int(
+        "share.coordinator.state.topic.num.partitions",
+        50,
+        "Partitions of __share_group_state.",
+        1,
+    ),
+    _number(
+        Type.SHORT,
+        "share.coordinator.state.topic.replication.factor",
+        3,
+        "Replicas of __share_group_state; it is not made while fewer brokers are registered.",
+        1,
+    ),
+    _number(
+        Type.SHORT,
+        "share.coordinator.state.topic.min.isr",
+        2,
+        "Replicas in sync that __share_group_state needs to be written.",
+        1,
+    ),
+    _bytes(
+        "share.coordinator.state.topic.segment.bytes",
+        104857600,
+        "Size at which a segment of __share_group_state rolls.",
+        1048576,  # what a topic's segment.bytes must be at least
+    ),
+    _bytes(
+        "share.coordinator.load.buffer.size",
+        5242880,
+        "Bytes read at a time while the state of share partitions is loaded.",
+        1,
+    ),
+    _int(
+        "share.coordinator.snapshot.update.records.per.snapshot",
+        500,
+        "Updates of a share partition's state between two snapshots.",
+        0,
+        high=500,
+    ),
+    _int(
+        "share.coordinator.write.timeout.ms",
+        5000,
+        "Longest wait for the replicas of __share_group_state.",
+        1,
+        unit="ms",
+    ),
+    _int(
+        "share.coordinator.state.topic.prune.interval.ms",
+        300000,
+        "Time between deletions of what is redundant in __share_group_state.",
+        1,
+        unit="ms",
+        internal=True,
+    ),
+    _int(
+        "share.coordinator.cold.partition.snapshot.interval.ms",
+        300000,
+        "Age at which the last snapshot of a share partition that is not written to is made anew.",
+        1,
+        unit="ms",
+        internal=True,
+    ),
     # transactions
     _int("transaction.state.log.num.partitions", 50, "Partitions of __transaction_state.", 1),
     _number(
@@ -1361,6 +1424,8 @@ SAMPLE_VALUES: Mapping[str, str] = {
     "offsets.topic.replication.factor": "1",
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.min.isr": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
 }
 """What a start without `--config` says, on top of the rows' defaults: Kafka's sample file, and

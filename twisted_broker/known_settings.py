@@ -166,17 +166,8 @@ security.providers string -
 server.max.startup.time.ms long 9223372036854775807 0.. #
 share.coordinator.append.linger.ms int -1 -1..
 share.coordinator.cached.buffer.max.bytes int 1048588 524288.. +
-share.coordinator.cold.partition.snapshot.interval.ms int 300000 1.. #
-share.coordinator.load.buffer.size int 5242880 1..
-share.coordinator.snapshot.update.records.per.snapshot int 500 0..500
 share.coordinator.state.topic.compression.codec int 0
-share.coordinator.state.topic.min.isr short 2 1..
-share.coordinator.state.topic.num.partitions int 50 1..
-share.coordinator.state.topic.prune.interval.ms int 300000 1.. #
-share.coordinator.state.topic.replication.factor short 3 1..
-share.coordinator.state.topic.segment.bytes int 104857600 1..
 share.coordinator.threads int 1 1..
-share.coordinator.write.timeout.ms int 5000 1..
 share.fetch.purgatory.purge.interval.requests int 1000
 socket.connection.setup.timeout.max.ms long 30000
 socket.connection.setup.timeout.ms long 10000

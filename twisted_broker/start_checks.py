@@ -45,6 +45,8 @@ _REPLICAS = {
     "offsets.topic.replication.factor": 3,
     "transaction.state.log.replication.factor": 3,
     "transaction.state.log.min.isr": 2,
+    "share.coordinator.state.topic.replication.factor": 3,
+    "share.coordinator.state.topic.min.isr": 2,
 }
 _OF_A_NODE, _OF_A_DIRECTORY = 28, 12
 """Descriptors that a node holds with nobody connected, and more for each of its log directories."""

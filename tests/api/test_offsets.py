@@ -412,9 +412,6 @@ def test_a_coordinator_that_is_not_there_is_not_named(brokers):
     )
 
 
-SHARE_KEY = "a:group:AAAAAAAAAAAAAAAAAAAAAQ:0"
-
-
 @pytest.mark.parametrize(("version", "kind"), [(1, 3), (3, 3), (4, 7), (1, 2), (5, 2)])
 def test_other_coordinators_are_not_served(version, kind):
     """INVALID_REQUEST for kinds that do not exist, and for share groups before v6; nothing is
@@ -426,34 +423,6 @@ def test_other_coordinators_are_not_served(version, kind):
         == [(E.INVALID_REQUEST, -1, "", -1)]
         and not run.created
     )
-
-
-@pytest.mark.parametrize(
-    ("key", "told"),
-    [
-        (SHARE_KEY, E.COORDINATOR_NOT_AVAILABLE),
-        ("", E.INVALID_REQUEST),
-        ("g:0", E.INVALID_REQUEST),
-        (" :AAAAAAAAAAAAAAAAAAAAAQ:0", E.INVALID_REQUEST),
-        ("g:short:0", E.INVALID_REQUEST),
-        ("g:AAAAAAAAAAAAAAAAAAAAAQ:x", E.INVALID_REQUEST),
-        ("g:AAAAAAAAAAAAAAAAAAAAAQ:1_0", E.INVALID_REQUEST),
-        ("g:AAAAAAAAAAAAAAAAAAAAAQ: 1", E.INVALID_REQUEST),
-        ("g:AAAAAAAAAAAAAAAAAAAAAQ:2147483648", E.INVALID_REQUEST),
-    ],
-)
-def test_the_coordinator_of_a_share_group(key, told):
-    """From v6 on a well-formed key is told to ask again, at once, also while
-    `__consumer_offsets` is being made.
-    """
-    run = ApiRun()
-    waiting = run.start(find(6, "g"), 6)
-    assert found(run.ask(find(6, key, kind=2), 6), 6) == [(told, -1, "", -1)]
-    assert not waiting.called and len(run.created) == 1
-    run.acl.denied.add((Operation.CLUSTER_ACTION, ResourceType.CLUSTER, "*"))
-    assert found(run.ask(find(6, key, kind=2), 6), 6) == [
-        (E.CLUSTER_AUTHORIZATION_FAILED, -1, "", -1)
-    ]
 
 
 def test_each_key_has_its_own_answer():

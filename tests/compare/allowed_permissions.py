@@ -55,15 +55,6 @@ ALLOWED_HERE = (
         )
     ),
     Allowed(
-        "no share groups",
-        "FindCoordinator",
-        "4-6",
-        "type 2, a share group's key",
-        "coordinators.*",
-        "*",
-        "*",
-    ),
-    Allowed(
         "Kafka has no sentence for it",
         "IncrementalAlterConfigs",
         "0-1",

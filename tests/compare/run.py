@@ -27,6 +27,7 @@ from tests.compare import (
     data_cases,
     group_cases,
     sasl_cases,
+    share_state_cases,
     token_cases,
     transaction_cases,
 )
@@ -63,6 +64,7 @@ def cases(on_controller: bool = False) -> dict[str, Case]:
             data_cases,
             group_cases,
             consumer_group_cases,
+            share_state_cases,
             transaction_cases,
             sasl_cases,
             admin_cases,

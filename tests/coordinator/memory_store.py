@@ -129,6 +129,12 @@ class MemoryStore:
                 return log[batch.offset : batch.offset + max(batch.size_in_bytes, max_bytes)]
         return b""
 
+    def delete_records(self, index: int, offset: int) -> None:
+        if index in self.offline:
+            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR)
+        assert self.starts.get(index, 0) <= offset <= self.high_watermark(index)
+        self.starts[index] = offset
+
     def records(self, index: int) -> list[tuple[bytes | None, bytes | None]]:
         return [
             (r.key, r.value)

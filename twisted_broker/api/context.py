@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     )
     from twisted_broker.coordinator.group_coordinator import GroupCoordinator
     from twisted_broker.coordinator.offsets_topic import CoordinatorTopic, OffsetsTopic
+    from twisted_broker.coordinator.share_state.share_coordinator import ShareCoordinator
     from twisted_broker.coordinator.transaction.transaction_coordinator import (
         TransactionCoordinator,
     )
@@ -108,6 +109,7 @@ class BrokerParts:
         "replica_manager",
         "roles",
         "runtime",
+        "share_state",
         "topic_answers",
         "transactions",
         "turns",
@@ -128,6 +130,7 @@ class BrokerParts:
         forwarding: ForwardingManager | None = None,
         groups: GroupCoordinator | None = None,
         transactions: TransactionCoordinator | None = None,
+        share_state: ShareCoordinator | None = None,
         controller: Controller | None = None,
         turns: Turns | None = None,
         lifecycle: ILifecycle | None = None,
@@ -151,6 +154,7 @@ class BrokerParts:
         self.forwarding = forwarding
         self.groups = groups
         self.transactions = transactions
+        self.share_state = share_state
         self.controller = controller
         self.turns = turns or Turns(runtime.clock, runtime.marks)
         self.lifecycle = lifecycle
@@ -364,6 +368,18 @@ class RequestContext:
     @property
     def transactions_topic(self) -> CoordinatorTopic:
         found = self.transactions.topic
+        assert found is not None, _WITHOUT_BROKER
+        return found
+
+    @property
+    def share_state(self) -> ShareCoordinator:
+        found = self.broker.share_state
+        assert found is not None, _WITHOUT_BROKER
+        return found
+
+    @property
+    def share_state_topic(self) -> CoordinatorTopic:
+        found = self.share_state.topic
         assert found is not None, _WITHOUT_BROKER
         return found
 

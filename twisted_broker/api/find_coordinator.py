@@ -1,12 +1,12 @@
-"""FindCoordinator: which broker coordinates a group, or a transactional id.
+"""FindCoordinator: which broker coordinates a group, a transactional id, or a share partition.
 
 1. Permission first: DESCRIBE on the group or the transactional id.
 2. A group's coordinator leads its partition of `__consumer_offsets`, a transactional id's that of
    `__transaction_state`; the first request creates the topic and waits a second at most for its
    leaders. Without a leader the answer is COORDINATOR_NOT_AVAILABLE, at which clients retry.
-3. No share coordinator is served: a well-formed key of one gets COORDINATOR_NOT_AVAILABLE, as from
-   an Apache Kafka that serves none, any other key INVALID_REQUEST. It needs CLUSTER_ACTION (else
-   CLUSTER_AUTHORIZATION_FAILED). Before v6, which knows no such keys, it is INVALID_REQUEST.
+3. A share partition's coordinator leads its partition of `__share_group_state`. Its key reads
+   `group:topic id:partition`; any other is INVALID_REQUEST, as all are before v6, which knows none.
+   It needs CLUSTER_ACTION (else CLUSTER_AUTHORIZATION_FAILED).
 4. Keys of kinds that do not exist are INVALID_REQUEST.
 
 Source: Apache Kafka 4.3.1 `KafkaApis.getCoordinator` (KIP-699), `SharePartitionKey` (KIP-932).
@@ -18,6 +18,8 @@ from collections.abc import Sequence
 
 from twisted_broker.api.context import RequestContext
 from twisted_broker.coordinator.offsets_topic import CoordinatorTopic
+from twisted_broker.coordinator.share_state.records import coordinator_key
+from twisted_broker.coordinator.share_state.values import SharePartitionKey
 from twisted_broker.java_numbers import INT_MAX, INT_MIN, parse_whole
 from twisted_broker.security.acl import CLUSTER_NAME, Operation, ResourceType
 from twisted_broker.wire.errors import ErrorCode
@@ -71,6 +73,8 @@ async def find_coordinator(
 def _topic(context: RequestContext, key_type: int) -> CoordinatorTopic | None:
     if key_type == GROUP_KEY:
         return context.offsets_topic
+    if key_type == SHARE_KEY and context.version >= FIRST_WITH_SHARE_KEYS:
+        return context.share_state_topic
     return context.transactions_topic if key_type == TRANSACTION_KEY else None
 
 
@@ -109,22 +113,23 @@ def _find_share(context: RequestContext, key: str) -> Found:
         return ErrorCode.INVALID_REQUEST, NO_COORDINATOR
     if not context.may(Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME):
         return ErrorCode.CLUSTER_AUTHORIZATION_FAILED, NO_COORDINATOR
-    return (
-        ErrorCode.COORDINATOR_NOT_AVAILABLE if _is_share_key(key) else ErrorCode.INVALID_REQUEST
-    ), NO_COORDINATOR
+    share_key = _share_key(key)
+    if share_key is None:
+        return ErrorCode.INVALID_REQUEST, NO_COORDINATOR
+    return _named(context, context.share_state_topic, coordinator_key(share_key))
 
 
-def _is_share_key(key: str) -> bool:
-    """Whether it reads `group:topic id:partition`; the group's name may hold colons."""
+def _share_key(key: str) -> SharePartitionKey | None:
+    """None where it does not read `group:topic id:partition`; the group's name may hold colons."""
     group_id, *rest = key.rsplit(":", 2)
     if len(rest) != 2 or not group_id.strip():
-        return False
+        return None
     try:
-        uuid_from_text(rest[0])
-        parse_whole(rest[1], INT_MIN, INT_MAX)
+        return SharePartitionKey(
+            group_id, uuid_from_text(rest[0]), parse_whole(rest[1], INT_MIN, INT_MAX)
+        )
     except ValueError:
-        return False
-    return True
+        return None
 
 
 def _find(context: RequestContext, key_type: int, key: str) -> Found:
@@ -136,6 +141,10 @@ def _find(context: RequestContext, key_type: int, key: str) -> Found:
     resource, refusal = _RESOURCES[key_type]
     if not context.may(Operation.DESCRIBE, resource, key):
         return refusal, NO_COORDINATOR
+    return _named(context, topic, key)
+
+
+def _named(context: RequestContext, topic: CoordinatorTopic, key: str) -> Found:
     found = topic.coordinator(key, context.listener.name)
     if found is None:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE, NO_COORDINATOR

@@ -245,6 +245,29 @@ ROUTES: tuple[Route, ...] = (
     Route(74, "ListConfigResources", "configs", "configs", broker="0-1"),
     Route(75, "DescribeTopicPartitions", "cluster", "metadata", broker="0"),
     Route(82, "UpdateRaftVoter", "quorum", controller="0", cluster_action=True),
+    Route(
+        83,
+        "InitializeShareGroupState",
+        "share_state",
+        "share_state",
+        broker="0",
+        cluster_action=True,
+    ),
+    Route(84, "ReadShareGroupState", "share_state", "share_state", broker="0", cluster_action=True),
+    Route(
+        85, "WriteShareGroupState", "share_state", "share_state", broker="0-1", cluster_action=True
+    ),
+    Route(
+        86, "DeleteShareGroupState", "share_state", "share_state", broker="0", cluster_action=True
+    ),
+    Route(
+        87,
+        "ReadShareGroupStateSummary",
+        "share_state",
+        "share_state",
+        broker="0-1",
+        cluster_action=True,
+    ),
     # Ours, not Kafka's.
     Route(30_000, "AppendMirrored", "mirror", "mirror", broker="0"),
 )

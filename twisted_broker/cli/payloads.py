@@ -20,7 +20,12 @@ from twisted_broker.cli.batches import FileBatch
 from twisted_broker.cli.rows import Damage, Row, time_text
 from twisted_broker.config import is_secret
 from twisted_broker.image.metadata_image import BROKER_RESOURCE
-from twisted_broker.topic_names import METADATA_DIRECTORY, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from twisted_broker.topic_names import (
+    METADATA_DIRECTORY,
+    OFFSETS_TOPIC,
+    SHARE_STATE_TOPIC,
+    TRANSACTIONS_TOPIC,
+)
 from twisted_broker.wire import control_batch
 from twisted_broker.wire import schema as messages
 from twisted_broker.wire.errors import BrokerError, WireError
@@ -28,6 +33,7 @@ from twisted_broker.wire.messages import (
     control_records,
     group_records,
     metadata_records,
+    share_state_records,
     transaction_records,
 )
 from twisted_broker.wire.primitives import read_uvarint, uuid_text
@@ -51,14 +57,15 @@ def by_type(module: ModuleType, suffix: str = "") -> dict[int, type[messages.Rec
 
 METADATA = by_type(metadata_records)
 HIDDEN = "[hidden]"
-OFFSETS = {
-    number: (key, by_type(group_records, "Value")[number])
-    for number, key in by_type(group_records, "Key").items()
-}
-TRANSACTIONS = {
-    number: (key, by_type(transaction_records, "Value")[number])
-    for number, key in by_type(transaction_records, "Key").items()
-}
+
+
+def _of_keys(module: ModuleType) -> dict[int, tuple[type[messages.Record], type[messages.Record]]]:
+    values = by_type(module, "Value")
+    return {number: (key, values[number]) for number, key in by_type(module, "Key").items()}
+
+
+OFFSETS, TRANSACTIONS = _of_keys(group_records), _of_keys(transaction_records)
+SHARE_STATES = _of_keys(share_state_records)
 CONTROL: dict[int, type[messages.Record]] = {
     control_batch.LEADER_CHANGE: control_records.LeaderChangeMessage,
     control_batch.SNAPSHOT_HEADER: control_records.SnapshotHeaderRecord,
@@ -130,7 +137,7 @@ def metadata(record: Record) -> Row:
 
 
 def keyed(classes: dict[int, tuple[type[messages.Record], type[messages.Record]]]) -> Payload:
-    """For `__consumer_offsets` and `__transaction_state`: the number in front of the key says
+    """For the topics of coordinators: the number in front of the key says
     what it is about.
     """
 
@@ -157,7 +164,7 @@ def keyed(classes: dict[int, tuple[type[messages.Record], type[messages.Record]]
     return decode_record
 
 
-offsets, transactions = keyed(OFFSETS), keyed(TRANSACTIONS)
+offsets, transactions, share_states = keyed(OFFSETS), keyed(TRANSACTIONS), keyed(SHARE_STATES)
 
 
 def payload_of(path: Path) -> Payload:
@@ -165,9 +172,11 @@ def payload_of(path: Path) -> Payload:
     directory = path.resolve().parent.name
     if path.suffix == ".checkpoint" or directory == METADATA_DIRECTORY:
         return metadata
-    return {OFFSETS_TOPIC: offsets, TRANSACTIONS_TOPIC: transactions}.get(
-        directory.rpartition("-")[0], plain
-    )
+    return {
+        OFFSETS_TOPIC: offsets,
+        TRANSACTIONS_TOPIC: transactions,
+        SHARE_STATE_TOPIC: share_states,
+    }.get(directory.rpartition("-")[0], plain)
 
 
 def record_rows(path: Path, found: FileBatch, payload: Payload) -> Iterator[Row | Damage]:

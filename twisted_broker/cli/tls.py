@@ -35,11 +35,13 @@ ssl.keystore.location={directory}/broker.pem
 ssl.truststore.type=PEM
 ssl.truststore.location={directory}/ca.pem
 ssl.client.auth=requested
-# One broker: the internal topics of groups and transactions cannot have the three replicas of the
+# One broker: the internal topics of coordinators cannot have the three replicas of the
 # defaults.
 offsets.topic.replication.factor=1
 transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
 """
 _CLIENT_LINES = """\
 # Made by replog tls make, for Java's clients and tools.

@@ -24,16 +24,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Generic, TypeVar
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
-from twisted.python.failure import Failure
 
+from twisted_broker.coordinator.commits import Commits
 from twisted_broker.coordinator.coordinator_context import (
-    AppendUndecided,
     CoordinatorContext,
     append_error,
     refusal,
@@ -70,25 +69,6 @@ class Job:
     carried_out: Callable[[Decision], None] = ignore
 
 
-@dataclass(slots=True)
-class _Commit:
-    """Records of a group that are in the log, and the answers that wait until they are
-    committed. `undecided`: the error of those that waited too long; the records may still be lost
-    to another leader, so nothing that rests on them is answered.
-    """
-
-    undecided: ErrorCode = ErrorCode.NONE
-    waiting: list[tuple[Deferred[Any], Any]] = field(default_factory=list)
-
-    def end(self, error: ErrorCode) -> None:
-        waiting, self.waiting = self.waiting, []
-        for answer, content in waiting:
-            if error is ErrorCode.NONE:
-                answer.callback(content)
-            else:
-                answer.errback(BrokerError(error))
-
-
 class GroupRunner(Generic[G]):
     """`append` is the shard's. `line_over(group)` is called when all that was asked of a group is
     decided.
@@ -114,7 +94,7 @@ class GroupRunner(Generic[G]):
         self._context, self._append, self._line_over = context, append, line_over
         self._leading: dict[G, Sequence[KeyValue]] = {}
         self._lines: dict[G, deque[Job]] = {}
-        self._commits: dict[G, list[_Commit]] = {}
+        self._commits: Commits[G] = Commits()
         self._timers: dict[tuple[G, GroupTimer, str], SessionTimer] = {}
         self._is_closed = False
 
@@ -169,12 +149,10 @@ class GroupRunner(Generic[G]):
         self._timers.clear()
         self._leading.clear()
         lines, self._lines = self._lines, {}
-        commits, self._commits = self._commits, {}
         for line in lines.values():
             for job in line:
                 _refuse(job, ErrorCode.NOT_COORDINATOR)
-        for commit in chain.from_iterable(commits.values()):
-            commit.end(ErrorCode.NOT_COORDINATOR)
+        self._commits.close()
 
     # one after the other
     def _ask(self, group: G, job: Job) -> None:
@@ -238,41 +216,14 @@ class GroupRunner(Generic[G]):
             _refuse(job, error)
             return
         self._leading.pop(group, None)
-        commit = _Commit()
-        self._commits.setdefault(group, []).append(commit)
+        self._commits.add(group, outcome)
         self._carry_out(group, job, decision)
-        outcome.addCallbacks(
-            lambda _: self._committed(ErrorCode.NONE, group, commit),
-            lambda failure: self._not_committed(failure, group, commit),
-        )
-
-    def _committed(self, error: ErrorCode, group: G, commit: _Commit) -> None:
-        if not self._is_closed:
-            self._commits[group].remove(commit)
-            if not self._commits[group]:
-                del self._commits[group]
-            commit.end(error)
-
-    def _not_committed(self, failure: Failure, group: G, commit: _Commit) -> None:
-        error = append_error(failure)
-        if isinstance(failure.value, AppendUndecided) and not self._is_closed:
-            commit.end(error)
-            commit.undecided = error
-            failure.value.outcome().addBoth(lambda _: self._committed(error, group, commit))
-        else:
-            self._committed(error, group, commit)
 
     def _carry_out(self, group: G, job: Job, decision: Decision) -> None:
         decision.apply(group)
         self._set_timers(group, decision)
         if job.answer is not None and decision.answer is not None:
-            commits = self._commits.get(group)
-            if commits is None:
-                job.answer.callback(decision.answer)
-            elif commits[-1].undecided is not ErrorCode.NONE:
-                job.answer.errback(BrokerError(commits[-1].undecided))
-            else:
-                commits[-1].waiting.append((job.answer, decision.answer))
+            self._commits.answer(group, job.answer, decision.answer)
         job.carried_out(decision)
 
     # timers

@@ -149,6 +149,14 @@ class ReplicaOffsetsStore:
         finally:
             found.release()
 
+    def delete_records(self, index: int, offset: int) -> None:
+        """Moves the log start of partition `index` up. Raises BrokerError."""
+        (outcome,) = self._replicas.delete_records(
+            [(TopicPartition(self._topic, index), offset)], internal_too=True
+        )
+        if outcome.error is not ErrorCode.NONE:
+            raise BrokerError(outcome.error, outcome.error_message)
+
     def _log(self, index: int) -> Log:
         partition = self._replicas.partition(TopicPartition(self._topic, index))
         if partition.log is None or partition.offline:

@@ -1,9 +1,9 @@
-"""Records of the newer kinds of groups in `__consumer_offsets`: bytes <-> keys and values.
+"""Records of the newer kinds of groups and of the share coordinator: bytes <-> keys and values.
 Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns `StoredRecord`, `encode_record`, `RecordTypes`.
 
-1. Keys and values are the messages of `wire/messages/group_records.py`. Both are written as version
+1. Keys and values are messages of `wire/messages`. Both are written as version
    0; a tombstone is a null value.
 2. A value of a newer version is read as far as version 0 goes: the fields are flexible.
 3. A key of another type is left alone (None).

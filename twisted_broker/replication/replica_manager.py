@@ -823,18 +823,23 @@ class ReplicaManager:
             partition.uncount_read(params, result.size)
 
     # deleting records
-    def delete_records(self, offsets: Iterable[tuple[TopicPartition, int]]) -> list[DeleteOutcome]:
+    def delete_records(
+        self, offsets: Iterable[tuple[TopicPartition, int]], internal_too: bool = False
+    ) -> list[DeleteOutcome]:
         """RL 2.8: moves the log start of each partition up to its offset (-1: the high
-        watermark).
+        watermark). `internal_too`: the owner of an internal topic asks.
         """
         outcomes = [
-            self._delete_records(topic_partition, offset) for topic_partition, offset in offsets
+            self._delete_records(topic_partition, offset, internal_too)
+            for topic_partition, offset in offsets
         ]
         self.drain()
         return outcomes
 
-    def _delete_records(self, topic_partition: TopicPartition, offset: int) -> DeleteOutcome:
-        if topic_partition.topic in INTERNAL_TOPICS:
+    def _delete_records(
+        self, topic_partition: TopicPartition, offset: int, internal_too: bool
+    ) -> DeleteOutcome:
+        if topic_partition.topic in INTERNAL_TOPICS and not internal_too:
             return DeleteOutcome(topic_partition, ErrorCode.INVALID_TOPIC_EXCEPTION)
         try:
             partition = self.partition(topic_partition)

@@ -21,6 +21,7 @@ from twisted_broker.cluster.stale_roles import StaleRoles
 from twisted_broker.coordinator.add_partitions_to_txn_manager import AddPartitionsToTxnManager
 from twisted_broker.coordinator.coordinator_context import coordinator_settings
 from twisted_broker.coordinator.coordinator_publisher import build_group_coordinator
+from twisted_broker.coordinator.share_state.share_publisher import build_share_coordinator
 from twisted_broker.coordinator.transaction.transaction_publisher import (
     build_transaction_coordinator,
 )
@@ -111,6 +112,15 @@ class BrokerServer:
             turns,
             self.stale_roles.may_be,
         )
+        self.share_state = build_share_coordinator(
+            runtime,
+            config,
+            self.replica_manager,
+            links.metadata,
+            links.forwarding.create_topics,
+            turns,
+            self.stale_roles.may_be,
+        )
         self.add_partitions_to_txn = AddPartitionsToTxnManager(
             config.node_id,
             links.metadata,
@@ -143,6 +153,7 @@ class BrokerServer:
         self.stale_roles.start()
         self.groups.start()
         self.transactions.start()
+        self.share_state.start()
         self._sockets.start_accepting()
 
     def fenced(self) -> str:
@@ -224,6 +235,7 @@ class BrokerServer:
         """The listeners and what is behind them."""
         await self._sockets.stop(on_controller=False)
         self.transactions.stop()
+        self.share_state.stop()
         self.add_partitions_to_txn.close()
         self.groups.stop()
         self.stale_roles.stop()

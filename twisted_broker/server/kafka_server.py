@@ -141,6 +141,7 @@ class KafkaServer:
             forwarding=None if role is None else role.forwarding,
             groups=None if role is None else role.groups,
             transactions=None if role is None else role.transactions,
+            share_state=None if role is None else role.share_state,
             add_partitions_to_txn=None if role is None else role.add_partitions_to_txn,
             controller=self._controller,
             turns=self.shared.turns,

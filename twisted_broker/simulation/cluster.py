@@ -73,6 +73,7 @@ def _settings(
         "log.dirs": ",".join(("/data", "/data2", "/data3")[:directories]),
         "offsets.topic.num.partitions": "2",
         "transaction.state.log.num.partitions": "2",
+        "share.coordinator.state.topic.num.partitions": "2",
     }
     values["listeners"] = f"PLAINTEXT://n{number}:{CLIENT_PORT}"
     if number == 1 and controller_only:
@@ -88,4 +89,6 @@ def _settings(
     values["offsets.topic.replication.factor"] = str(min(3, brokers))
     values["transaction.state.log.replication.factor"] = str(min(3, brokers))
     values["transaction.state.log.min.isr"] = str(min(2, brokers))
+    values["share.coordinator.state.topic.replication.factor"] = str(min(3, brokers))
+    values["share.coordinator.state.topic.min.isr"] = str(min(2, brokers))
     return values | dict(settings)

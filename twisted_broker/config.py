@@ -357,6 +357,11 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
     _list(
         "controller.quorum.bootstrap.servers", (), "Addresses at which a controller can be found."
     ),
+    _flag(
+        "controller.quorum.auto.join.enable",
+        False,
+        "Whether a controller that follows the quorum becomes one of its voters by itself.",
+    ),
     _int(
         "controller.quorum.election.timeout.ms",
         1000,

@@ -31,7 +31,6 @@ config.providers list "" +
 controller.performance.always.log.threshold.ms long 2000 0.. #
 controller.performance.sample.period.ms long 60000 100.. #
 controller.quorum.append.linger.ms int 25 0..
-controller.quorum.auto.join.enable boolean false
 controller.socket.timeout.ms int 30000
 create.topic.policy.class.name class -
 follower.fetch.last.tiered.offset.enable boolean false +

@@ -15,7 +15,7 @@ from tests.memory_broker import MemoryBroker
 from twisted_broker import known_settings
 from twisted_broker.api import broker_loggers, dispatch
 from twisted_broker.api import configs as api_configs
-from twisted_broker.cluster.features import BROKER_FEATURES
+from twisted_broker.cluster.features import SUPPORTED_FEATURES
 from twisted_broker.config import BROKER_SETTINGS, TOPIC_SETTINGS
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.messages import cluster, configs, log_dirs, topics
@@ -491,7 +491,7 @@ def test_features_that_old_clients_cannot_read_are_left_out(
         each.name: (each.min_version, each.max_version)
         for each in broker.ask(asked, version).supported_features
     }
-    known = BROKER_FEATURES
+    known = SUPPORTED_FEATURES
     assert any(low == 0 for low, _ in known.values())
     assert found == {k: v for k, v in known.items() if version == 4 or v[0] > 0}
 

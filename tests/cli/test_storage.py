@@ -10,10 +10,12 @@ from click.testing import CliRunner, Result
 
 from tests.memory_broker import MemoryBroker
 from twisted_broker.cli.main import main
+from twisted_broker.cluster.snapshots import SnapshotId, list_snapshots, quorum_of_snapshot
 from twisted_broker.log.filesystem import OsFileSystem
 from twisted_broker.log.log_directory import LogDirMismatch
 from twisted_broker.log.memory import MemoryFileSystem
 from twisted_broker.log.meta_properties import read_meta_properties
+from twisted_broker.raft.voter_history import KRaftVersion
 from twisted_broker.tap import Options
 
 CLUSTER = "b3RoZXItY2x1c3Rlci1oZQ"
@@ -228,3 +230,69 @@ def test_levels_of_a_cluster_that_is_there_are_not_changed(tmp_path: Path) -> No
         done = formatted(*again, *options)
         assert done.exit_code == 0 and done.output.count(said) == 1
     assert said not in formatted(*again).output
+
+
+VOTER = (
+    "process.roles=controller",
+    "node.id=1",
+    "listeners=CONTROLLER://127.0.0.1:9191",
+    "controller.quorum.bootstrap.servers=127.0.0.1:9191,127.0.0.1:9192",
+)
+FOUNDERS = (
+    "1@127.0.0.1:9191:AAAAAAAAAAAAAAAAAAAAAg,2@localhost:9192:AAAAAAAAAAAAAAAAAAAAAw,"
+    "3@[::1]:9193:AAAAAAAAAAAAAAAAAAAABA"
+)
+FIRST_VOTERS = f"__cluster_metadata-0/{0:020}-{0:010}.checkpoint"
+
+
+def settings(*values: str) -> list[str]:
+    return [word for each in values for word in ("--set", each)]
+
+
+def test_the_first_voters_are_a_checkpoint_in_the_metadata(tmp_path: Path) -> None:
+    """QU 4.8, 4.9: this node's directory is the one of its entry."""
+    done = formatted(
+        "--data", tmp_path, *settings(*VOTER), "--initial-controllers", FOUNDERS,
+        "--feature", "kraft.version=1",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    assert "and with voter 3@::1:9193:AAAAAAAAAAAAAAAAAAAABA" in done.output
+    found = read_meta_properties(OsFileSystem(), str(tmp_path))
+    assert found is not None and found.directory_id == bytes(15) + b"\x02"
+    voters = quorum_of_snapshot(
+        OsFileSystem(), str(tmp_path / "__cluster_metadata-0"), SnapshotId(0, 0), "CONTROLLER"
+    )
+    assert voters is not None and voters[0] == KRaftVersion(1)
+    assert list_snapshots(OsFileSystem(), str(tmp_path / "__cluster_metadata-0")) == []
+
+
+def test_a_voter_of_its_own_and_one_that_joins(tmp_path: Path) -> None:
+    """QU 4.8, 4.10: `--standalone` has a random directory, `--no-initial-controllers` no voters."""
+    for name, option in (("a", "--standalone"), ("b", "--no-initial-controllers")):
+        done = formatted("--data", tmp_path / name, *settings(*VOTER), option)
+        assert done.exit_code == 0, done.output
+    assert (tmp_path / "a" / FIRST_VOTERS).exists()
+    assert sorted(each.name for each in (tmp_path / "b").iterdir()) == [
+        "bootstrap.checkpoint",
+        "meta.properties",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (["--standalone", "--no-initial-controllers"], "contradict: give one"),
+        (
+            ["--standalone", "--set", "controller.quorum.voters=1@127.0.0.1:9191"],
+            "remove controller.quorum.voters",
+        ),
+        (["--standalone", "--set", "process.roles=broker"], "process.roles has none"),
+        (["--initial-controllers", "1@here:9191"], "takes ID@HOST:PORT:DIRECTORY"),
+        (["--initial-controllers", f"{FOUNDERS},{FOUNDERS}"], "names node 1 twice"),
+        (["--feature", "kraft.version=1"], "it is 1 with one of"),
+        (["--standalone", "--feature", "kraft.version=0"], "else 0"),
+    ],
+)
+def test_first_voters_that_contradict(tmp_path: Path, options: list[str], line: str) -> None:
+    assert line in refusal("--data", tmp_path, *settings(*VOTER), *options)
+    assert not list(tmp_path.iterdir())

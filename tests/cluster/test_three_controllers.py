@@ -10,10 +10,8 @@ import pytest
 
 from tests.memory_broker import MemoryBroker
 from twisted_broker.cluster.controller import Controller
-from twisted_broker.cluster.metadata_check import MetadataDamage
 from twisted_broker.log.memory import MemoryFileSystem
 from twisted_broker.security.principal import ANONYMOUS, encode_principal
-from twisted_broker.wire.control_batch import KRAFT_VOTERS
 from twisted_broker.wire.errors import ErrorCode, error_of
 from twisted_broker.wire.header import RequestHeader, encode_request_header
 from twisted_broker.wire.messages.broker_lifecycle import EnvelopeRequest
@@ -23,7 +21,6 @@ from twisted_broker.wire.messages.cluster import (
     DescribeQuorumRequestTopicData,
 )
 from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequest
-from twisted_broker.wire.records import build_control_batch, iterate_batches
 from twisted_broker.wire.schema import encode
 
 CLUSTER_ID = "M" * 22
@@ -33,12 +30,14 @@ VOTERS = ",".join(f"{node}@127.0.0.1:{9190 + node}" for node in (1, 2, 3))
 class Quorum:
     """The nodes of one world, by id; 4 is the broker."""
 
+    first: tuple[int, ...] = (1, 2, 3)
+
     def __init__(self, **settings: str) -> None:
         self.settings = settings
         self.nodes: dict[int, MemoryBroker] = {}
         self.files = {node: MemoryFileSystem() for node in (1, 2, 3, 4)}
         self.seed = 10
-        self.start(1, 2, 3)
+        self.start(*self.first)
         self.until(lambda: self.leader is not None)
         self.broker = self.start(4)
 
@@ -60,12 +59,16 @@ class Quorum:
                 node_id=str(number),
                 process_roles="controller" if is_controller else "broker",
                 listeners=f"{name}://127.0.0.1:{port}",
-                controller_quorum_voters=VOTERS,
+                **self.found_by(number),
                 **self.settings,
             )
             self.nodes[number] = node
             node.start()
         return node
+
+    def found_by(self, number: int) -> dict[str, str]:
+        """The settings by which that node finds the controllers."""
+        return {"controller_quorum_voters": VOTERS}
 
     def crash(self, number: int) -> None:
         """Nothing is said to anybody; its port is closed."""
@@ -216,22 +219,6 @@ def test_the_quorum_says_who_votes(quorum: Quorum) -> None:
     assert partition.leader_id == quorum.leader
     assert sorted(each.replica_id for each in partition.current_voters) == [1, 2, 3]
     assert [each.replica_id for each in partition.observers] == [4]
-
-
-def test_a_log_whose_voters_are_records_is_refused(quorum: Quorum) -> None:
-    """Of kraft.version 1, as an Apache Kafka quorum writes it: it would not know who votes."""
-    assert quorum.leader is not None
-    controller = quorum.controller(quorum.leader)
-    assert controller is not None
-    voters = build_control_batch(
-        KRAFT_VOTERS, b"", 0, base_offset=controller.log.end_offset, leader_epoch=1
-    )
-    with pytest.raises(MetadataDamage, match=r"kraft\.version 1"):
-        controller.log.check_control(next(iterate_batches(voters)))
-    before = controller.log.end_offset
-    with pytest.raises(MetadataDamage, match=r"controller\.quorum\.voters only"):
-        controller.log._write(bytes(voters))
-    assert controller.log.end_offset == before and controller.log.failed is not None
 
 
 def test_a_client_hears_nothing_of_a_change_of_controllers(quorum: Quorum) -> None:

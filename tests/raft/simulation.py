@@ -355,11 +355,7 @@ class Node:
         last = below[-1]
         made = OffsetAndEpoch(last.last_offset + 1, last.epoch)
         history = self.core.node.history
-        level = history.kraft_version_at(last.last_offset)
-        records: tuple[ControlRecord, ...] = ()
-        if level:
-            records = (KRaftVersion(level), Voters(history.voters_at(last.last_offset)))
-        content = Snapshot(made, (*base, *below), records)
+        content = Snapshot(made, (*base, *below), history.records_at(last.last_offset))
         self.world.check.made(self, content)
         for files in (self.cached, self.platter):
             files.add_snapshot(content)

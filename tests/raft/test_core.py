@@ -23,6 +23,7 @@ from twisted_broker.raft.node import RaftNode
 from twisted_broker.raft.quorum_state import LocalNode, QuorumConfig, QuorumState, State
 from twisted_broker.raft.replica_key import Address, Endpoint, ReplicaKey
 from twisted_broker.raft.states import (
+    NEVER,
     CandidateState,
     EpochElection,
     FollowerState,
@@ -293,3 +294,14 @@ def test_the_high_watermark_is_what_a_majority_has_of_this_epoch() -> None:
     leads.set_own_end(30)
     assert not leads.fetched(ReplicaKey(2), 25, 30, 2), "a removed leader does not count itself"
     assert leads.fetched(ReplicaKey(3), 22, 30, 2) and leads.high_watermark == 22
+
+
+def test_the_only_voter_goes_on_leading_with_a_second_one() -> None:
+    """It heard nobody for long, and need not have: the time for that begins with the second one."""
+    alone = VoterSet([VoterNode(OWN, (Endpoint("CONTROLLER", "one", 9093),))])
+    leader = LeaderState(5, OWN, PLACE, 0, alone, (1,), 2000, 0)
+    leader.begin_check(0)
+    assert leader.check_deadline_ms == NEVER
+    leader.set_voters(alone.with_voter(VoterNode(OTHER)))
+    leader.begin_check(60_000)
+    assert leader.check_deadline_ms == 63_000

@@ -17,7 +17,7 @@ from twisted.logger import LogLevel, capturedLogs
 from tests.memory_broker import MemoryBroker
 from tests.status.looking import Looking
 from tests.test_broker import create, produce
-from twisted_broker.cluster.features import BROKER_FEATURES
+from twisted_broker.cluster.features import SUPPORTED_FEATURES
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.wire.messages import broker_lifecycle, offsets, topics
 
@@ -98,7 +98,7 @@ def register_dead(broker: MemoryBroker, node: int) -> None:
                 min_supported_version=found.min_version,
                 max_supported_version=found.max_version,
             )
-            for name, found in BROKER_FEATURES.items()
+            for name, found in SUPPORTED_FEATURES.items()
         ],
         rack="r<9>",
         log_dirs=[bytes(15) + bytes([200])],

@@ -20,6 +20,7 @@ import re
 
 from twisted_broker.api.context import RequestContext
 from twisted_broker.api.routes import Route
+from twisted_broker.cluster.features import KRAFT_VERSION
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages.api_versions import (
     ApiVersion,
@@ -69,6 +70,8 @@ def _add_features(context: RequestContext, response: ApiVersionsResponse) -> Non
     if source is None:
         return
     image = source.image
+    # No record of the image: the quorum's control records say it. With ZooKeeper there is none.
+    levels = {**image.features, KRAFT_VERSION: getattr(source, "kraft_version", 0)}
     supported = sorted(context.broker.features.items())
     response.supported_features = [
         SupportedFeatureKey(name=name, min_version=low, max_version=high)
@@ -77,7 +80,7 @@ def _add_features(context: RequestContext, response: ApiVersionsResponse) -> Non
     ]
     response.finalized_features = [
         FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)
-        for name, level in sorted(image.features.items())
+        for name, level in sorted(levels.items())
         if level
     ]
     response.finalized_features_epoch = max(image.offset, -1)

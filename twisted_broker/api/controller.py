@@ -38,7 +38,7 @@ from twisted_broker.cluster import (
 from twisted_broker.cluster.broker_registry import RegistrationDecision
 from twisted_broker.cluster.cluster_view import ClusterView
 from twisted_broker.cluster.controller import Controller
-from twisted_broker.cluster.features import SUPPORTED_FEATURES
+from twisted_broker.cluster.features import KRAFT_VERSION, SUPPORTED_FEATURES
 from twisted_broker.cluster.heartbeat_decision import HeartbeatDecision
 from twisted_broker.security.acl import Operation
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -57,7 +57,11 @@ from twisted_broker.wire.messages import (
     topics,
 )
 from twisted_broker.wire.messages import fetch as fetch_messages
-from twisted_broker.wire.messages.metadata_records import FeatureLevelRecord, ProducerIdsRecord
+from twisted_broker.wire.messages.metadata_records import (
+    FeatureLevelRecord,
+    NoOpRecord,
+    ProducerIdsRecord,
+)
 from twisted_broker.wire.primitives import new_uuid, uuid_text
 from twisted_broker.wire.schema import Record
 
@@ -115,6 +119,26 @@ async def end_quorum_epoch(
     context: RequestContext, request: quorum.EndQuorumEpochRequest
 ) -> quorum.EndQuorumEpochResponse:
     return await _controller(context).raft_requests.end_quorum_epoch(request, context.version)
+
+
+async def add_raft_voter(
+    context: RequestContext, request: quorum.AddRaftVoterRequest
+) -> quorum.AddRaftVoterResponse:
+    _check_cluster(context, Operation.ALTER)
+    answer = await _controller(context).raft_requests.add_raft_voter(request)
+    if not answer.error_code:
+        audit.changed(context, "voter added", voter=request.voter_id)
+    return answer
+
+
+async def remove_raft_voter(
+    context: RequestContext, request: quorum.RemoveRaftVoterRequest
+) -> quorum.RemoveRaftVoterResponse:
+    _check_cluster(context, Operation.ALTER)
+    answer = await _controller(context).raft_requests.remove_raft_voter(request)
+    if not answer.error_code:
+        audit.changed(context, "voter removed", voter=request.voter_id)
+    return answer
 
 
 async def update_raft_voter(
@@ -183,6 +207,7 @@ async def broker_registration(
             controller.cluster_id,
             controller.log.end_offset,
             controller.runtime.now_ms(),
+            controller.kraft_version,
         )
 
     outcome, prepared = await _in_steps(context, controller.decide(decision, _RECORDS))
@@ -243,9 +268,13 @@ async def update_features(
     _check_cluster(context, Operation.ALTER)
     controller = _controller(context)
     before = controller.view.image.features
+    updates = [each for each in request.feature_updates if each.feature != KRAFT_VERSION]
     found = feature_changes.update_features(
-        controller.view, request.feature_updates, controller.node_id, SUPPORTED_FEATURES
+        controller.view, updates, controller.node_id, SUPPORTED_FEATURES
     )
+    for update in request.feature_updates:
+        if update.feature == KRAFT_VERSION:
+            found += _update_kraft_version(controller, update, request.validate_only)
     if not request.validate_only:
         await controller.write(found)
         for record in found:
@@ -264,6 +293,21 @@ async def update_features(
             for update in request.feature_updates
         ],
     )
+
+
+def _update_kraft_version(
+    controller: Controller, update: cluster.FeatureUpdateKey, validate_only: bool
+) -> list[Record]:
+    """Who votes goes into the log. Returns an empty record: with its commit the voters' is
+    committed, too.
+    """
+    feature_changes.check_kraft_version(
+        controller.view, update, controller.node_id, SUPPORTED_FEATURES
+    )
+    answer = controller.log.upgrade_kraft_version(update.max_version_level, validate_only)
+    if answer.error is not ErrorCode.NONE:
+        raise BrokerError(answer.error, answer.message)
+    return [NoOpRecord()]
 
 
 async def alter_partition(

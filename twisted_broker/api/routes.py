@@ -244,6 +244,8 @@ ROUTES: tuple[Route, ...] = (
     Route(73, "AssignReplicasToDirs", "log_dirs", controller="0", cluster_action=True),
     Route(74, "ListConfigResources", "configs", "configs", broker="0-1"),
     Route(75, "DescribeTopicPartitions", "cluster", "metadata", broker="0"),
+    Route(80, "AddRaftVoter", "quorum", broker="0-1", controller="0-1", forward=True),
+    Route(81, "RemoveRaftVoter", "quorum", broker="0", controller="0", forward=True),
     Route(82, "UpdateRaftVoter", "quorum", controller="0", cluster_action=True),
     Route(
         83,
@@ -290,8 +292,8 @@ ZOOKEEPER_CHANGES: tuple[Route, ...] = (
     Route(49, "AlterClientQuotas", "quotas", "zookeeper_changes", broker="0-1"),
 )
 """Carried out by any member of a ZooKeeper cluster; elsewhere the controller does."""
-# Delegation tokens, DescribeQuorum, UnregisterBroker
-_OF_A_QUORUM = frozenset({38, 39, 40, 41, 55, 64})
+# Delegation tokens, DescribeQuorum, UnregisterBroker, AddRaftVoter, RemoveRaftVoter
+_OF_A_QUORUM = frozenset({38, 39, 40, 41, 55, 64, 80, 81})
 
 
 def served(on_controller: bool) -> dict[int, Route]:

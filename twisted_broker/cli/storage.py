@@ -21,6 +21,7 @@ from twisted_broker.java_numbers import is_digits
 
 if TYPE_CHECKING:
     from twisted_broker.broker_config import BrokerConfig
+    from twisted_broker.raft.voter_set import VoterNode
     from twisted_broker.wire.messages.metadata_records import UserScramCredentialRecord
 
 
@@ -65,6 +66,22 @@ if TYPE_CHECKING:
     help="A first user: 'SCRAM-SHA-256=[name=alice,password=SECRET]'; may be repeated.",
 )
 @click.option(
+    "--standalone", "-s", is_flag=True, help="This controller is the quorum's first and only voter."
+)
+@click.option(
+    "--initial-controllers",
+    "-I",
+    metavar="ID@HOST:PORT:DIRECTORY,..",
+    help="The quorum's first voters, the same for all of them. DIRECTORY: the id of each one's "
+    "metadata directory, 22 characters.",
+)
+@click.option(
+    "--no-initial-controllers",
+    "-N",
+    is_flag=True,
+    help="The quorum is there already: this node finds it at controller.quorum.bootstrap.servers.",
+)
+@click.option(
     "--ignore-formatted",
     "-g",
     is_flag=True,
@@ -78,6 +95,9 @@ def format_storage(
     release_version: str | None,
     features: tuple[str, ...],
     users: tuple[str, ...],
+    standalone: bool,
+    initial_controllers: str | None,
+    no_initial_controllers: bool,
     ignore_formatted: bool,
 ) -> None:
     """Format the log directories of a node, as Kafka's kafka-storage does.
@@ -87,6 +107,9 @@ def format_storage(
     directory (`twistd replog --require-formatted`), as after a disk that was not mounted.
 
     The levels and users are for a new cluster: its controller reads them at its first start.
+
+    With --standalone or --initial-controllers the voters of the quorum are records of its log
+    (kraft.version 1), and can be changed: kafka-metadata-quorum add-controller, remove-controller.
     """
     from twisted_broker.cluster.storage_formatter import Node, format_node
     from twisted_broker.log.errors import CheckpointError
@@ -95,6 +118,9 @@ def format_storage(
     from twisted_broker.security.sasl.scram import BY_CODE
 
     found = _configuration(config, settings, data)
+    options = (standalone, bool(initial_controllers), no_initial_controllers)
+    features = _without_kraft_version(found, features, options)
+    voters = _voters(found, standalone, initial_controllers)
     levels = _levels(release_version, features)
     node = Node(
         found.node_id,
@@ -103,6 +129,7 @@ def format_storage(
         found.metadata_directory,
         levels,
         _users(users),
+        voters,
     )
     try:
         done = format_node(
@@ -127,6 +154,83 @@ def format_storage(
         )
         for user in node.users:
             click.echo(f"and with user {user.name} of {BY_CODE[user.mechanism].name}")
+        for voter in voters:
+            click.echo(f"and with voter {_voter_text(voter)}")
+
+
+_DYNAMIC = ("--standalone", "--initial-controllers", "--no-initial-controllers")
+
+
+def _without_kraft_version(
+    config: BrokerConfig, features: tuple[str, ...], options: tuple[bool, bool, bool]
+) -> tuple[str, ...]:
+    """The other features: kraft.version is no level of the image. Raises UsageError for options
+    that contradict each other, or the configuration.
+    """
+    given = [name for name, is_given in zip(_DYNAMIC, options, strict=True) if is_given]
+    is_static = bool(config.names("controller.quorum.voters"))
+    levels = [each.partition("=")[2] for each in features if each.startswith("kraft.version=")]
+    if len(given) > 1:
+        raise click.UsageError(f"{' and '.join(given)} contradict: give one")
+    if given and is_static:
+        raise click.UsageError(
+            f"{given[0]} is for a quorum whose voters its log says: in the configuration, remove "
+            f"controller.quorum.voters and set {_BOOTSTRAP}"
+        )
+    if given == ["--standalone"] and "controller" not in config.names("process.roles"):
+        raise click.UsageError("--standalone is for a controller: process.roles has none")
+    if given == ["--no-initial-controllers"] and not config.names(_BOOTSTRAP):
+        raise click.UsageError(
+            f"--no-initial-controllers needs {_BOOTSTRAP}, to find the quorum at"
+        )
+    for level in levels:
+        if level not in ("0", "1") or (level == "1") != bool(given):
+            raise click.UsageError(
+                f"--feature kraft.version={level}: it is 1 with one of {', '.join(_DYNAMIC)}, "
+                "else 0"
+            )
+    return tuple(each for each in features if not each.startswith("kraft.version="))
+
+
+_BOOTSTRAP = "controller.quorum.bootstrap.servers"
+
+
+def _voters(config: BrokerConfig, standalone: bool, initial: str | None) -> list[VoterNode]:
+    from twisted_broker.cluster.raft_manager import advertised_listener, listener_name
+    from twisted_broker.raft.replica_key import Endpoint, ReplicaKey
+    from twisted_broker.raft.voter_set import VoterNode
+    from twisted_broker.wire.primitives import new_uuid, uuid_from_text
+
+    name, found = listener_name(config), dict[int, VoterNode]()
+    if standalone:
+        key = ReplicaKey(config.node_id, new_uuid(SystemRandom().randbytes))
+        return [VoterNode(key, (advertised_listener(config),), 0, 1)]
+    for each in (initial or "").split(",") if initial is not None else ():
+        number, _, rest = each.strip().partition("@")
+        address, _, text = rest.rpartition(":")
+        host, _, port = address.rpartition(":")
+        try:
+            directory_id = uuid_from_text(text)
+            if not (is_digits(number) and host and is_digits(port) and 0 < int(port) < 65536):
+                raise ValueError(each)
+        except ValueError:
+            raise click.UsageError(
+                "--initial-controllers takes ID@HOST:PORT:DIRECTORY,.., the id of each one's "
+                f"directory in 22 characters (as of kafka-storage random-uuid), not {each!r}"
+            ) from None
+        if int(number) in found:
+            raise click.UsageError(f"--initial-controllers names node {number} twice")
+        endpoint = Endpoint(name, host.strip("[]"), int(port))
+        key = ReplicaKey(int(number), directory_id)
+        found[key.id] = VoterNode(key, (endpoint,), 0, 1)
+    return list(found.values())
+
+
+def _voter_text(voter: VoterNode) -> str:
+    from twisted_broker.wire.primitives import uuid_text
+
+    first = voter.endpoints[0]
+    return f"{voter.id}@{first.host}:{first.port}:{uuid_text(voter.key.directory_id)}"
 
 
 def _configuration(file: Path | None, given: tuple[str, ...], data: Path | None) -> BrokerConfig:

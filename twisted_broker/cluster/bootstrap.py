@@ -18,7 +18,7 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from twisted_broker.cluster.features import INITIAL_LEVELS, SUPPORTED_FEATURES
+from twisted_broker.cluster.features import INITIAL_LEVELS, KRAFT_VERSION, SUPPORTED_FEATURES
 from twisted_broker.cluster.partition_change import ELR_FEATURE
 from twisted_broker.cluster.records import DIRECTORIES_LEVEL, ELR_LEVEL, LATEST_METADATA_VERSION
 from twisted_broker.cluster.snapshots import read_records, snapshot_frame
@@ -34,7 +34,7 @@ from twisted_broker.wire.schema import Record
 
 NAME = "bootstrap.checkpoint"
 FIRST_LEVELS: Mapping[str, FeatureRange] = {
-    **SUPPORTED_FEATURES,
+    **{name: each for name, each in SUPPORTED_FEATURES.items() if name != KRAFT_VERSION},
     # Below, a broker had one directory, which our controller's records cannot say.
     METADATA_VERSION: FeatureRange(DIRECTORIES_LEVEL, LATEST_METADATA_VERSION),
 }

@@ -36,6 +36,7 @@ from collections.abc import Generator
 from typing import NamedTuple
 
 from twisted_broker.cluster.cluster_view import ClusterView
+from twisted_broker.cluster.features import KRAFT_VERSION
 from twisted_broker.cluster.records import (
     DIRECTORIES_LEVEL,
     MINIMUM_METADATA_VERSION,
@@ -53,8 +54,6 @@ from twisted_broker.wire.messages.broker_lifecycle import (
     BrokerRegistrationRequest,
 )
 from twisted_broker.wire.schema import Record
-
-_KRAFT_VERSION = "kraft.version"
 
 
 class BrokerSession:
@@ -161,6 +160,7 @@ def register(
     cluster_id: str,
     next_offset: int,
     now_ms: int,
+    kraft_version: int = 0,
 ) -> Generator[None, None, RegistrationDecision]:
     """The records of a registration. The epoch of a new incarnation is `next_offset`, the offset of
     the first of them; the same incarnation keeps its own. Pauses where the broker has many
@@ -184,7 +184,7 @@ def register(
             ErrorCode.DUPLICATE_BROKER_REGISTRATION,
             f"broker {request.broker_id} is registered already, and alive",
         )
-    _check_registration(view, request, version)
+    _check_registration(view, request, version, kraft_version)
     epoch = existing.epoch if existing is not None and same else next_offset
     record = records.RegisterBrokerRecord(
         broker_id=request.broker_id,
@@ -226,7 +226,7 @@ def register(
 
 
 def _check_registration(
-    view: ClusterView, request: BrokerRegistrationRequest, version: int
+    view: ClusterView, request: BrokerRegistrationRequest, version: int, kraft_version: int
 ) -> None:
     if request.is_migrating_zk_broker:
         raise BrokerError(
@@ -234,10 +234,12 @@ def _check_registration(
         )
     if view.image.metadata_version >= DIRECTORIES_LEVEL:
         _check_directories(view.image, request, version)
-    _check_features(view.image, request)
+    _check_features(view.image, request, kraft_version)
 
 
-def _check_features(image: MetadataImage, request: BrokerRegistrationRequest) -> None:
+def _check_features(
+    image: MetadataImage, request: BrokerRegistrationRequest, kraft_version: int
+) -> None:
     ranges = {
         f.name: FeatureRange(f.min_supported_version, f.max_supported_version)
         for f in request.features
@@ -247,7 +249,7 @@ def _check_features(image: MetadataImage, request: BrokerRegistrationRequest) ->
             ErrorCode.INVALID_REGISTRATION,
             f"broker {request.broker_id} names no supported {METADATA_VERSION}",
         )
-    for name, level in sorted(image.features.items()):
+    for name, level in sorted({**image.features, KRAFT_VERSION: kraft_version}.items()):
         supported = ranges.get(name, FeatureRange(0, 0))
         if not supported.contains(level):
             words = (

@@ -176,6 +176,10 @@ class Controller:
         return self.committed
 
     @property
+    def kraft_version(self) -> int:
+        return self.log.history.kraft_version
+
+    @property
     def uncommitted(self) -> list[MetadataImage]:
         """The images after each write that is not durable yet, in order; for checkers."""
         return [image for _, image, _ in self._waiting]
@@ -213,7 +217,7 @@ class Controller:
         Raises OSError, MetadataDamage, CheckpointError.
         """
         self.listeners = listeners
-        is_alone = self.log.quorum.is_alone
+        is_alone = self.log.is_alone
         if self.log.torn is not None:
             _logger.warn(
                 "truncated the metadata log: {torn} that were never synced, nor acknowledged",
@@ -227,9 +231,24 @@ class Controller:
         first = self._bootstrap() if is_alone and not self.decided.features else None
         self._last_snapshot_ms = self.runtime.now_ms()
         self.log.begin_epoch([QuorumEndpoint(e.name, e.host, e.port) for e in self.listeners])
+        self._say_who_votes()
         started = self._claim(first) if is_alone else succeed(self.log.high_watermark - 1)
         self._ticks.start(_TICK_MS / 1000)
         return started
+
+    def _say_who_votes(self) -> None:
+        history, quorum = self.log.history, self.log.quorum
+        if not history.voters:
+            _logger.warn(
+                "this controller knows no voters yet: it looks for the quorum at "
+                "controller.quorum.bootstrap.servers, {servers}",
+                servers=", ".join(f"{each.host}:{each.port}" for each in quorum.bootstrap),
+            )
+        elif history.voters_offset is not None and self._config.names("controller.quorum.voters"):
+            _logger.info(
+                "controller.quorum.voters is not used: the metadata log says who votes, {voters}",
+                voters=", ".join(map(str, sorted(history.voters.ids))),
+            )
 
     # leading
 
@@ -270,7 +289,6 @@ class Controller:
             leads is None
             or self._is_claimed
             or self._is_applying
-            or self.log.quorum.is_alone
             or self.committed.offset < leads.start_offset
         ):
             return
@@ -341,7 +359,7 @@ class Controller:
 
     def hand_over(self, timeout_ms: int) -> Deferred[None]:
         """Fires when another controller leads, or time is up. The only one does not wait."""
-        if self.log.quorum.is_alone or self.log.is_over or not self.log.has_begun:
+        if self.log.is_alone or self.log.is_over or not self.log.has_begun:
             return succeed(None)
         self._end = Deferred()
         ended = self._end

@@ -63,6 +63,24 @@ def update_features(
     return found
 
 
+def check_kraft_version(
+    view: ClusterView,
+    update: FeatureUpdateKey,
+    node_id: int,
+    supported: Mapping[str, FeatureRange],
+) -> None:
+    """Whether every broker and controller serves that level; the voters are the quorum's to ask.
+    Raises BrokerError(INVALID_UPDATE_VERSION).
+    """
+    for who, range_ in _ranges(view, update.feature, node_id, supported):
+        if not range_.contains(update.max_version_level):
+            raise BrokerError(
+                ErrorCode.INVALID_UPDATE_VERSION,
+                f"{_FAILED}{update.feature} cannot become {update.max_version_level}: {who} "
+                f"supports {range_.min_version} to {range_.max_version}",
+            )
+
+
 def _refusal(
     view: ClusterView,
     update: FeatureUpdateKey,

@@ -1,8 +1,8 @@
 """The features whose levels this program honours.
 
 1. A range is claimed only for what works; what is absent is claimed as level 0.
-2. kraft.version 1 (KIP-853: voters that the log names) requires nothing of a broker, which finds
-   the leader from answers; a quorum of ours has static voters.
+2. kraft.version (1: voters that the log names, KIP-853) is no feature level of the image: the
+   quorum's control records say it.
 
 Source: Kafka's `Feature`, `MetadataVersion`; KIP-584; `RL 8.1`.
 """
@@ -17,20 +17,15 @@ from twisted_broker.image.entries import FeatureRange
 from twisted_broker.image.metadata_image import METADATA_VERSION, MetadataImage
 
 TRANSACTION_VERSION, GROUP_VERSION = "transaction.version", "group.version"
+KRAFT_VERSION = "kraft.version"
 
 SUPPORTED_FEATURES: Mapping[str, FeatureRange] = {
     ELR_FEATURE: FeatureRange(0, 1),
     GROUP_VERSION: FeatureRange(0, 1),
-    "kraft.version": FeatureRange(0, 0),
+    KRAFT_VERSION: FeatureRange(0, 1),
     METADATA_VERSION: FeatureRange(MINIMUM_METADATA_VERSION, LATEST_METADATA_VERSION),
     TRANSACTION_VERSION: FeatureRange(0, 2),
 }
-
-BROKER_FEATURES: Mapping[str, FeatureRange] = {
-    **SUPPORTED_FEATURES,
-    "kraft.version": FeatureRange(0, 1),
-}
-"""What a broker registers with: it may follow a quorum of Apache Kafka's."""
 
 INITIAL_LEVELS: Mapping[str, int] = {
     METADATA_VERSION: LATEST_METADATA_VERSION,

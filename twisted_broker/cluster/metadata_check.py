@@ -26,7 +26,13 @@ from collections.abc import Generator, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from twisted_broker.cluster.quorum_state import read_quorum_state
-from twisted_broker.cluster.snapshots import SnapshotId, list_snapshots, load_snapshot_in_steps
+from twisted_broker.cluster.snapshots import (
+    BOOTSTRAP,
+    SnapshotId,
+    list_snapshots,
+    load_snapshot_in_steps,
+    quorum_of_snapshot,
+)
 from twisted_broker.image.metadata_image import EMPTY, MetadataImage
 from twisted_broker.interfaces import IFile, IFileSystem
 from twisted_broker.log.batch_scan import BatchPlace, valid_batches
@@ -41,6 +47,9 @@ from twisted_broker.log.checkpoints import (
 )
 from twisted_broker.log.crash_cleanup import base_offset_of
 from twisted_broker.log.errors import CheckpointError
+from twisted_broker.raft.control_records import control_records
+from twisted_broker.raft.voter_history import VoterHistory
+from twisted_broker.raft.voter_set import VoterSet
 from twisted_broker.topic_names import METADATA_DIRECTORY
 from twisted_broker.wire.batch_header import LENGTH_AT
 from twisted_broker.wire.control_batch import LEADER_CHANGE
@@ -164,10 +173,13 @@ def holds_records(files: IFileSystem, directory: str) -> bool:
 
 
 class Checked(NamedTuple):
-    """`image`: of the newest snapshot (EMPTY without one). `torn`: what must be truncated."""
+    """`image`: of the newest snapshot (EMPTY without one). `torn`: what must be truncated.
+    `history`: who votes, as snapshot and log say.
+    """
 
     image: MetadataImage
     torn: TornTail | None
+    history: VoterHistory
 
 
 class TornTail(NamedTuple):
@@ -239,11 +251,38 @@ def check_metadata(
     return run_whole(check_in_steps(files, directory, is_copy, applied))
 
 
+def _history(files: IFileSystem, directory: str, walk: Walk, listener: str) -> VoterHistory:
+    """Who votes, as the newest snapshot, or the bootstrap checkpoint, and the log behind it say.
+    Raises MetadataDamage, OSError.
+    """
+    history, snapshots = VoterHistory(VoterSet()), list_snapshots(files, directory)
+    newest = snapshots[-1] if snapshots else BOOTSTRAP
+    at = newest.end_offset - 1
+    try:
+        history.snapshot(at, quorum_of_snapshot(files, directory, newest, listener) or ())
+        for batch in walk.control:
+            found = control_records(batch, listener)
+            history.append(
+                batch.base_offset,
+                [each if batch.base_offset + row > at else None for row, each in enumerate(found)],
+            )
+    except (BrokerError, WireError, CorruptRecordError) as error:
+        raise MetadataDamage(
+            directory, f"who votes in its quorum is not understood: {error}", offset=at + 1
+        ) from error
+    return history
+
+
 def check_in_steps(
-    files: IFileSystem, directory: str, is_copy: bool, applied: Applied = NOT_APPLIED
+    files: IFileSystem,
+    directory: str,
+    is_copy: bool,
+    applied: Applied = NOT_APPLIED,
+    listener: str = "",
 ) -> Generator[None, None, Checked]:
-    """Returns when all is there. `is_copy`: all of it was committed. Pauses while it decodes a long
-    snapshot, and after every `BATCHES_PER_STEP` of the log. Raises MetadataDamage, OSError.
+    """Returns when all is there. `is_copy`: all of it was committed. `listener`: the controllers'
+    own. Pauses while it decodes a long snapshot, and after every `BATCHES_PER_STEP` of the log.
+    Raises MetadataDamage, OSError.
     """
     durable_end = read_durable_end(files, directory)
     snapshots = list_snapshots(files, directory)
@@ -255,8 +294,10 @@ def check_in_steps(
         if number % BATCHES_PER_STEP == 0:
             yield
     at = walk.broken
+    history = _history(files, directory, walk, listener)
     if is_copy and at is None and not walk.end:
-        return Checked(image, None)  # its durable end is that of the copy whose place it took
+        # Its durable end is that of the copy whose place it took.
+        return Checked(image, None, history)
     if durable_end is not None and walk.end < durable_end:
         if at is not None:
             raise _damage(walk, at, "a damaged batch, durable once")
@@ -265,7 +306,9 @@ def check_in_steps(
             f"the log ends at offset {walk.end}, but was durable up to {durable_end}",
             offset=walk.end,
         )
-    if walk.end < applied.end_offset:
+    # One of several voters may be behind its own broker for a moment.
+    is_alone = is_copy or len(history.voters) < 2
+    if is_alone and walk.end < applied.end_offset:
         raise MetadataDamage(
             directory,
             f"it ends at offset {walk.end}, but this node applied it up to {applied.end_offset} "
@@ -273,7 +316,7 @@ def check_in_steps(
             offset=walk.end,
         )
     if at is None:
-        return Checked(image, None)
+        return Checked(image, None, history)
     behind = tuple(path for path in walk.paths if path > at.path)
     if (
         at.is_first
@@ -283,7 +326,8 @@ def check_in_steps(
         raise _damage(walk, at, "a damaged batch, with good ones behind it")
     path, removed = ("", (at.path, *behind)) if at.missing else (at.path, behind)
     size = sum(map(files.size, (at.path, *behind))) - at.position
-    return Checked(image, TornTail(path, at.position, walk.offset, removed, size))
+    torn = TornTail(path, at.position, walk.offset, removed, size)
+    return Checked(image, torn, history)
 
 
 def _damage(walk: Walk, at: _Break, reason: str) -> MetadataDamage:
@@ -320,7 +364,7 @@ class Walk:
     one before it. Raises OSError.
 
     `newest`: the highest epoch there can be, where that is known. `offset`, `epoch`: behind the
-    last good batch; `broken`: where it ended before the files did.
+    last good batch; `broken`: where it ended before the files did; `control`: the control batches.
     """
 
     def __init__(self, files: IFileSystem, directory: str, newest: int | None) -> None:
@@ -330,6 +374,7 @@ class Walk:
         self.offset = self.start
         self.broken: _Break | None = None
         self.paths: list[str] = []
+        self.control: list[BatchView] = []
         self._newest = newest
         self._leader_change: tuple[_Break, int, int] | None = None
         """the last good batch begins an epoch: its place, offset and epoch before it"""
@@ -380,6 +425,11 @@ class Walk:
                 position += place.size_in_bytes
                 self.offset, self.epoch = place.last_offset + 1, batch.partition_leader_epoch
                 if self.offset > self.start:
+                    if batch.is_control:
+                        start = batch.offset
+                        end = start + place.size_in_bytes
+                        data = bytes(memoryview(batch.buffer)[start:end])
+                        self.control.append(BatchView(data))
                     yield path, place, batch
             if position < size and self.broken is None:
                 self.broken = _Break(path, position)
@@ -398,6 +448,7 @@ class Walk:
         if self._leader_change is not None:
             self.broken, self.offset, self.epoch = self._leader_change
             self._leader_change = None
+            self.control = [each for each in self.control if each.last_offset < self.offset]
 
     def _check_last_leader_change(self) -> None:
         """No batch of its epoch follows: where quorum-state is not here, the checkpoint must not

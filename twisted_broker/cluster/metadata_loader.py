@@ -9,7 +9,8 @@ must never change any more. No network: bytes in, deltas out.
 4. What was applied was committed: a leader whose log ends below it, differs in it, or has only
    an older snapshot raises `MetadataRegression`, and changes nothing. On a new connection the last
    batch applied is read again and compared.
-5. `on_committed(batches)` is called with committed batches, byte for byte, in order, before they
+5. Who votes follows what was applied, as the records do.
+6. `on_committed(batches)` is called with committed batches, byte for byte, in order, before they
    are published.
 
 Source: Kafka's `MetadataLoader`, `KafkaRaftClient` (truncation below the high watermark is fatal);
@@ -25,7 +26,7 @@ from typing import NamedTuple
 from twisted_broker.cluster.last_batch import LastBatch
 from twisted_broker.cluster.metadata_check import LogEnd
 from twisted_broker.cluster.records import TransactionBuffer, records_in_steps
-from twisted_broker.cluster.snapshots import SnapshotId, image_in_steps
+from twisted_broker.cluster.snapshots import SnapshotId, image_in_steps, quorum_of_content
 from twisted_broker.image.metadata_image import (
     EMPTY,
     RECORDS_PER_STEP,
@@ -33,6 +34,9 @@ from twisted_broker.image.metadata_image import (
     MetadataImage,
     Removals,
 )
+from twisted_broker.raft.control_records import control_records
+from twisted_broker.raft.voter_history import ControlRecord, VoterHistory
+from twisted_broker.raft.voter_set import VoterSet
 from twisted_broker.wire.errors import WireError
 from twisted_broker.wire.primitives import Buffer
 from twisted_broker.wire.records import BatchView, CorruptRecordError, iterate_batches
@@ -59,14 +63,15 @@ class _Pending(NamedTuple):
     timestamp_ms: int
     records: list[Record]
     data: bytes
+    control: tuple[ControlRecord | None, ...] = ()
 
 
 class MetadataLoader:
     """`image` is what was published last; `fetch_offset` and `last_epoch` say where to read on.
 
-    `base`, `transactions`, `last_batch` and `removals` are those of the own copy; without them
-    reading begins with nothing. `removals` grow with each record that removes something; None once
-    somebody has taken them.
+    `base`, `transactions`, `last_batch`, `removals` and `history` are those of the own copy;
+    without them reading begins with nothing. `removals` grow with each record that removes
+    something; None once somebody has taken them.
     """
 
     def __init__(
@@ -76,8 +81,10 @@ class MetadataLoader:
         last_batch: LastBatch | None = None,
         on_committed: Callable[[bytes], None] = lambda batches: None,
         removals: Removals | None = None,
+        history: VoterHistory | None = None,
     ) -> None:
         self.removals: Removals | None = removals or Removals()
+        self.history = history or VoterHistory(VoterSet())
         self.image = self._built = base
         self.high_watermark = max(0, base.offset + 1)
         self._on_committed = on_committed
@@ -144,11 +151,13 @@ class MetadataLoader:
             count += len(records)
             # -1: a batch that begins within the image cannot be read again for a comparison
             before = self.last_epoch if batch.base_offset == self.fetch_offset else -1
+            is_whole = batch.is_control and batch.base_offset == self.fetch_offset
+            control = control_records(batch, "") if is_whole else ()
             copy = bytes(
                 memoryview(batch.buffer)[batch.offset : batch.offset + batch.size_in_bytes]
             )
             self._pending.append(
-                _Pending(LastBatch.of(batch, before), batch.max_timestamp, records, copy)
+                _Pending(LastBatch.of(batch, before), batch.max_timestamp, records, copy, control)
             )
             self.fetch_offset, self.last_epoch = batch.last_offset + 1, batch.partition_leader_epoch
         if not whole:  # without an error it would be fetched again, and come again, at once
@@ -189,6 +198,7 @@ class MetadataLoader:
         while self._pending and self._pending[0].batch.last_offset < self.high_watermark:
             done.append(self._pending.popleft())
             ready += self._transactions.pass_through(done[-1].records)
+            self.history.append(done[-1].batch.base_offset, done[-1].control)
         if not done:
             return None
         self._last = done[-1].batch
@@ -252,10 +262,12 @@ class MetadataLoader:
         """
         try:
             self._built = yield from image_in_steps(content, snapshot)
+            quorum = quorum_of_content(content, snapshot, "")
         except LookupError as error:
             name = snapshot.file_name
             raise WireError(f"snapshot {name} is not understood: {error!r}") from error
         self._transactions = TransactionBuffer()
+        self.history.snapshot(snapshot.end_offset - 1, quorum)
         if self.removals is not None:
             self.removals.snapshot()
         self._last = None

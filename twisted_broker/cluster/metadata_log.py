@@ -8,6 +8,7 @@ quorum-state, and the group commit; and what leaves only when that is durable.
    durable before the log's bytes that come with it.
 3. The high watermark is the core's; nothing above it is applied. The only voter leads a new epoch
    at each start: there quorum-state is durable first, then a LeaderChange record opens the epoch.
+   Who is the only voter the log may change at any time (kraft.version 1).
 4. A failed write or sync ends it: this log answers no more (`failed`), for nobody knows what
    the disk holds.
 5. What does not fit into one batch is one metadata transaction, where metadata.version has
@@ -18,7 +19,7 @@ quorum-state, and the group commit; and what leaves only when that is durable.
 
 Source: Kafka's `KafkaMetadataLog`, `KafkaRaftClient`; KIP-595, KIP-868; `RL 8.1`; QU 0.4, 1.16 to
 1.20. Not here: what is decided (`raft`); connections and timers (`raft_manager.py`); what the
-records mean; replay and own snapshots (`metadata_store.py`); kraft.version 1.
+records mean; replay and own snapshots (`metadata_store.py`).
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from twisted_broker.cluster.records import (
     build_batch,
     filled_in_steps,
 )
-from twisted_broker.cluster.snapshots import SnapshotId, load_snapshot
+from twisted_broker.cluster.snapshots import SnapshotId, load_snapshot, quorum_of_snapshot
 from twisted_broker.image.metadata_image import MetadataImage
 from twisted_broker.interfaces import IDiskWorker, IFileSystem
 from twisted_broker.log.checkpoints import write_aside
@@ -71,33 +72,23 @@ from twisted_broker.raft.consequences import (
     Truncate,
     TruncateToSnapshot,
 )
+from twisted_broker.raft.control_records import control_batch, in_order
 from twisted_broker.raft.kafka_raft_client import KafkaRaftClient
 from twisted_broker.raft.log_view import Batch, LogView, OffsetAndEpoch
 from twisted_broker.raft.messages import Answer, Request, SnapshotPiece
 from twisted_broker.raft.quorum_state import LocalNode, QuorumConfig
-from twisted_broker.raft.replica_key import Endpoint, ReplicaKey
+from twisted_broker.raft.replica_key import Address, Endpoint, ReplicaKey
 from twisted_broker.raft.states import NEVER
-from twisted_broker.raft.voter_history import LeaderChange, VoterHistory
+from twisted_broker.raft.voter_history import ControlRecord, VoterHistory
 from twisted_broker.raft.voter_set import VoterNode, VoterSet
 from twisted_broker.topic_names import METADATA_DIRECTORY
-from twisted_broker.wire.control_batch import KRAFT_VOTERS, LEADER_CHANGE
 from twisted_broker.wire.errors import BrokerError, ErrorCode
-from twisted_broker.wire.messages.control_records import (
-    LeaderChangeMessage,
-    LeaderChangeMessageVoter,
-)
 from twisted_broker.wire.messages.metadata_records import (
     BeginTransactionRecord,
     EndTransactionRecord,
 )
-from twisted_broker.wire.records import (
-    BatchView,
-    build_control_batch,
-    control_record_type,
-    iterate_batches,
-    set_offsets_and_epoch,
-)
-from twisted_broker.wire.schema import Record, encode, run_whole
+from twisted_broker.wire.records import set_offsets_and_epoch
+from twisted_broker.wire.schema import Record, run_whole
 
 RECORDS_PER_BATCH = 40_000
 MAX_FETCH_BYTES = 8 << 20
@@ -168,7 +159,10 @@ def open_metadata_log(
 ) -> MetadataLog:
     """The metadata log in a log directory, as `opened_in_steps`, without a pause."""
     is_alone = quorum is None or quorum.is_alone
-    opening = opened_in_steps(files, disk, log_directory, node_id, wall_ms(), is_alone=is_alone)
+    listener = "" if quorum is None else quorum.listener
+    opening = opened_in_steps(
+        files, disk, log_directory, node_id, wall_ms(), is_alone=is_alone, listener=listener
+    )
     return MetadataLog(
         run_whole(opening), node_id, wall_ms, on_committed, on_fatal, carrier, quorum
     )
@@ -182,14 +176,29 @@ def opened_in_steps(
     wall_ms: int,
     applied: Applied = NOT_APPLIED,
     is_alone: bool = True,
+    listener: str = "",
 ) -> Generator[None, None, Opened]:
     """A controller's log directory for its `MetadataLog`, made when it is not there. `applied`: how
-    far this node is known to have applied the metadata; `is_alone`: no other votes with it. Raises
-    MetadataDamage, OSError, CheckpointError, BrokerError.
+    far this node is known to have applied the metadata; `is_alone`: no other votes with it, unless
+    the log says so; `listener`: the controllers' own. Raises MetadataDamage, OSError,
+    CheckpointError, BrokerError.
     """
+
+    def check(history: VoterHistory) -> None:
+        if is_alone and history.voters_offset is None:
+            _check_leader(files, log_directory, node_id)
+
     try:
-        _check_leadership(files, log_directory, node_id, is_alone)
-        opened = yield from open_in_steps(files, disk, log_directory, wall_ms, applied=applied)
+        _check_took_part(files, log_directory)
+        opened = yield from open_in_steps(
+            files,
+            disk,
+            log_directory,
+            wall_ms,
+            applied=applied,
+            listener=listener,
+            on_checked=check,
+        )
         _sync_loaded(opened)
         return opened
     except MetadataDamage as damage:
@@ -224,9 +233,9 @@ def _remedy(damage: MetadataDamage, log_directory: str) -> str:
     return f"A controller does not start on damaged metadata; rebuild it: {hint}"
 
 
-def _check_leadership(files: IFileSystem, log_directory: str, node_id: int, is_alone: bool) -> None:
-    """Refuses records that this node never voted on: a broker's copy; for an only voter also the
-    log of a larger quorum. Raises MetadataDamage, OSError.
+def _check_took_part(files: IFileSystem, log_directory: str) -> None:
+    """Refuses records that this node never voted on: a broker's copy. Raises MetadataDamage,
+    OSError.
     """
     directory = posixpath.join(log_directory, METADATA_DIRECTORY)
     if not holds_records(files, directory):
@@ -239,7 +248,13 @@ def _check_leadership(files: IFileSystem, log_directory: str, node_id: int, is_a
         raise _NotLed(
             directory, f"it is a broker's copy of the metadata (there is no {QUORUM_STATE})"
         )
-    if is_alone and known.leader_id not in (-1, node_id):
+
+
+def _check_leader(files: IFileSystem, log_directory: str, node_id: int) -> None:
+    """Refuses to an only voter the log of a larger quorum. Raises MetadataDamage, OSError."""
+    directory = posixpath.join(log_directory, METADATA_DIRECTORY)
+    known = read_quorum_state(files, directory) if holds_records(files, directory) else None
+    if known is not None and known.leader_id not in (-1, node_id):
         raise _NotLed(directory, f"its controller is node {known.leader_id}, this is {node_id}")
 
 
@@ -314,15 +329,20 @@ class Alone:
 
 
 class Quorum(NamedTuple):
-    """Who votes, as the configuration says, and this node among them."""
+    """Who votes, as the configuration says, and this node. `voters` empty: it joins a quorum that
+    it finds at `bootstrap`. `listener`: the controllers' own.
+    """
 
     local: LocalNode
     voters: VoterSet
     config: QuorumConfig
     random_ms: Callable[[int], int]
+    bootstrap: tuple[Address, ...] = ()
+    listener: str = ""
 
     @property
     def is_alone(self) -> bool:
+        """Whether no other votes, unless the log says so."""
         return self.voters.is_only_voter(self.local.key)
 
 
@@ -340,9 +360,6 @@ _WRITTEN = "written"
 
 class QuorumFailure(Exception):
     """The quorum contradicts what this node knows."""
-
-
-_CONTROL_BYTES = 1 << 20
 
 
 class MetadataLog(MetadataStore):
@@ -364,6 +381,7 @@ class MetadataLog(MetadataStore):
         self.node_id = node_id
         self.epoch = -1
         self.quorum = quorum or quorum_of_one(ReplicaKey(node_id))
+        self.history.static = self.quorum.voters
         self._carrier: Carrier = carrier or Alone(wall_ms)
         self._on_committed = on_committed
         self._syncing = False
@@ -381,6 +399,11 @@ class MetadataLog(MetadataStore):
     @property
     def high_watermark(self) -> int:
         return self.log.high_watermark
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other votes, as it is now."""
+        return self.history.voters.is_only_voter(self.quorum.local.key)
 
     @property
     def has_begun(self) -> bool:
@@ -410,19 +433,19 @@ class MetadataLog(MetadataStore):
             )
             raise MetadataDamage(error.path, reason) from error
         quorum, now_ms = self.quorum, self._carrier.now_ms()
-        others = [each for each in quorum.voters.nodes if each.id != self.node_id]
         self._raft = KafkaRaftClient(
-            quorum.local._replace(endpoints=tuple(endpoints)),
+            quorum.local._replace(endpoints=in_order(endpoints, quorum.listener)),
             quorum.config,
-            VoterHistory(quorum.voters),
+            self.history,
             self._view(),
-            [address for each in others if (address := quorum.voters.address(each.id))],
-            quorum.random_ms,
+            quorum.bootstrap,
+            # Alone it waits for nobody, and draws nothing.
+            lambda limit: 0 if self.is_alone else quorum.random_ms(limit),
             known,
             self.committed_at_open,
             now_ms,
         )
-        self._is_carrying = quorum.is_alone  # what follows shares one sync
+        self._is_carrying = is_alone = self.is_alone  # what follows shares one sync
         try:
             self._carry_out(self._raft.start(now_ms))
         finally:
@@ -430,7 +453,7 @@ class MetadataLog(MetadataStore):
         while self._queue:
             self._carry(self._queue.popleft())
         self._carrier.stepped(self)
-        if not quorum.is_alone:
+        if not is_alone:
             self.sync()
 
     def _view(self) -> LogView:
@@ -493,6 +516,15 @@ class MetadataLog(MetadataStore):
         if not self.is_over and self.epoch >= 0:
             self._carry_out(self.raft.resign(self.epoch, self._carrier.now_ms()))
 
+    def upgrade_kraft_version(self, level: int, validate_only: bool) -> Answer:
+        """As the leader; what it writes is committed with what is written behind it."""
+        if self.is_over or self._raft is None:
+            return Answer(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        now_ms = self._carrier.now_ms()
+        answer, found = self._raft.upgrade_kraft_version(level, validate_only, now_ms)
+        self._carry_out(found)
+        return answer
+
     def hand_over(self, timeout_ms: float) -> None:
         """`Carrier.may_end` is called when this node may stop."""
         self._carry_out(self.raft.stop(self._carrier.now_ms(), timeout_ms))
@@ -512,7 +544,7 @@ class MetadataLog(MetadataStore):
                 if isinstance(each, SaveElection | Append | Truncate | TruncateToSnapshot):
                     self._store(each)
         except (OSError, BrokerError, CheckpointError) as error:
-            if self.epoch < 0 and self.quorum.is_alone:
+            if self.epoch < 0 and self.is_alone:
                 raise  # at the start
             self._fail(error)
             return
@@ -561,7 +593,7 @@ class MetadataLog(MetadataStore):
 
     def _save_election_of_one(self) -> None:
         saved = self._election
-        if saved is not None and self.quorum.is_alone:
+        if saved is not None and self.is_alone:
             self._election = None
             self._save(saved)
 
@@ -571,26 +603,11 @@ class MetadataLog(MetadataStore):
         )
 
     def _bytes_of(self, batch: Batch) -> bytes:
-        """Of another leader, as they came; of this one, its LeaderChange."""
+        """Of another leader, as they came; of this one, its control records."""
         if isinstance(batch.data, bytes):
             return batch.data
-        (change,) = batch.control
-        assert isinstance(change, LeaderChange), change
-        message = LeaderChangeMessage(
-            version=0,
-            leader_id=change.leader_id,
-            voters=[LeaderChangeMessageVoter(voter_id=each) for each in sorted(change.voters)],
-            granting_voters=[
-                LeaderChangeMessageVoter(voter_id=each) for each in sorted(change.granting)
-            ],
-        )
-        return build_control_batch(
-            LEADER_CHANGE,
-            encode(message, 0),
-            self.wall_ms(),
-            base_offset=batch.base_offset,
-            leader_epoch=batch.epoch,
-        )
+        found = [each for each in batch.control if each is not None]
+        return control_batch(found, self.wall_ms(), batch.base_offset, batch.epoch)
 
     def _carry(self, each: Consequence) -> None:
         match each:
@@ -655,20 +672,27 @@ class MetadataLog(MetadataStore):
     def _finish_snapshot(self, snapshot: SnapshotId) -> None:
         """Durable under its name, then read."""
         content, self._part = bytes(self._part), bytearray()
+        listener = self.quorum.listener
 
-        def job() -> MetadataImage:
+        def job() -> tuple[MetadataImage, tuple[ControlRecord, ...]]:
             if content:
                 write_aside(self.files, self.snapshot_path(snapshot), content)
-            return load_snapshot(self.files, self.directory, snapshot)
+            image = load_snapshot(self.files, self.directory, snapshot)
+            voters = quorum_of_snapshot(self.files, self.directory, snapshot, listener)
+            return image, voters or ()
 
-        def done(image: MetadataImage | None, error: BaseException | None) -> None:
+        def done(
+            read: tuple[MetadataImage, tuple[ControlRecord, ...]] | None,
+            error: BaseException | None,
+        ) -> None:
             if self.is_over:
                 return
-            if error is not None or image is None:
+            if error is not None or read is None:
                 self._fail(error or AssertionError(snapshot))
                 return
+            image, voters = read
             at = OffsetAndEpoch(*snapshot)
-            found = self.raft.snapshot_received(at, (), self._carrier.now_ms())
+            found = self.raft.snapshot_received(at, voters, self._carrier.now_ms())
             if any(isinstance(each, TruncateToSnapshot) for each in found):
                 self._carrier.snapshot_loaded(image)
             self._carry_out(found)
@@ -744,28 +768,12 @@ class MetadataLog(MetadataStore):
             self._has_proposed = True
         return self.end_offset - 1
 
-    def check_control(self, batch: BatchView) -> None:
-        """Of several voters each must know who else votes: not by records (kraft.version 1) yet."""
-        if self.quorum.is_alone or not batch.is_control:
-            return
-        kinds = {control_record_type(record.key) for record in batch.records(_CONTROL_BYTES)}
-        if KRAFT_VOTERS in kinds:
-            raise MetadataDamage(
-                self.directory,
-                "the voters of this quorum are records of its log (kraft.version 1): this "
-                "controller votes in quorums of controller.quorum.voters only (kraft.version 0)",
-                offset=batch.base_offset,
-            )
-
     def _write(self, batch: bytes) -> None:
         if self.failed is not None:
             raise self.failed
         try:
-            if not self.quorum.is_alone:
-                for each in iterate_batches(batch):
-                    self.check_control(each)
             self.log.append_as_follower(batch, self.raft.quorum.epoch, self.wall_ms())
-        except (LogDirFailure, MetadataDamage) as error:
+        except LogDirFailure as error:
             self._fail(error)
             raise
         self._bytes_since_snapshot += len(batch)
@@ -790,7 +798,7 @@ class MetadataLog(MetadataStore):
             file.acquire()
         named = self.log.segments.active.base_offset
         new_name, self._named_segment = named != self._named_segment, named
-        committed = upto if self.quorum.is_alone else min(self.high_watermark, upto)
+        committed = upto if self.is_alone else min(self.high_watermark, upto)
 
         def job() -> None:
             try:
@@ -856,7 +864,7 @@ class MetadataLog(MetadataStore):
         self.is_closed = True
         try:
             job, end = self.log.finish(), self.end_offset
-            if not self.quorum.is_alone:
+            if not self.is_alone:
                 end = self.high_watermark
         except OSError as error:
             self.log.release_files()

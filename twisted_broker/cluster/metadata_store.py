@@ -22,6 +22,7 @@ from twisted_broker.cluster.last_batch import LastBatch, write_last_batch
 from twisted_broker.cluster.metadata_check import (
     NOT_APPLIED,
     Applied,
+    Checked,
     DurableEndFile,
     MetadataDamage,
     TornTail,
@@ -53,6 +54,8 @@ from twisted_broker.log.log import Log
 from twisted_broker.log.recovery import load_log
 from twisted_broker.log.segment import OpenFiles
 from twisted_broker.log_config import LogConfig
+from twisted_broker.raft.voter_history import VoterHistory
+from twisted_broker.raft.voter_set import VoterSet
 from twisted_broker.settings import INT_MAX
 from twisted_broker.topic_names import METADATA_DIRECTORY, METADATA_TOPIC_ID
 from twisted_broker.wire.errors import WireError
@@ -66,7 +69,7 @@ DURABLE_END_SYNC_MS = 5_000
 
 class Opened(NamedTuple):
     """A metadata directory, checked and loaded. `base`: the image of its newest snapshot; `torn`:
-    what opening it truncated.
+    what opening it truncated; `history`: who votes.
     """
 
     log: Log
@@ -75,6 +78,7 @@ class Opened(NamedTuple):
     base: MetadataImage
     durable_end: int
     torn: TornTail | None = None
+    history: VoterHistory | None = None
 
 
 def open_directory(
@@ -96,16 +100,21 @@ def open_in_steps(
     wall_ms: int,
     is_copy: bool = False,
     applied: Applied = NOT_APPLIED,
+    listener: str = "",
+    on_checked: Callable[[VoterHistory], None] = lambda history: None,
 ) -> Generator[None, None, Opened]:
     """`__cluster_metadata-0` of a log directory, made when it is not there. `is_copy`: a broker's;
-    `applied`: it must reach that far. Slow; pauses while it decodes a long snapshot.
+    `applied`: it must reach that far; `listener`: the controllers' own; `on_checked`: may refuse it
+    before anything is changed. Slow; pauses while it decodes a long snapshot.
     Raises MetadataDamage, OSError, CheckpointError, BrokerError.
     """
     directory = posixpath.join(log_directory, METADATA_DIRECTORY)
     config = LogConfig(cleanup_policy=frozenset(), max_message_bytes=INT_MAX, segment_jitter_ms=0)
-    base, torn = EMPTY, None
+    base, torn, history = Checked(EMPTY, None, VoterHistory(VoterSet()))
     if files.is_directory(directory):
-        base, torn = yield from check_in_steps(files, directory, is_copy, applied)
+        checking = check_in_steps(files, directory, is_copy, applied, listener)
+        base, torn, history = yield from checking
+        on_checked(history)
         _mend_topic_id(files, directory)
     if torn is not None:
         _truncate(files, directory, torn)
@@ -122,7 +131,7 @@ def open_in_steps(
     durable_end = read_durable_end(files, directory)
     if durable_end is None:
         write_durable_end(files, directory, 0)
-    return Opened(log, files, disk, base, durable_end or 0, torn)
+    return Opened(log, files, disk, base, durable_end or 0, torn, history)
 
 
 def _mend_topic_id(files: IFileSystem, directory: str) -> None:
@@ -165,6 +174,7 @@ class MetadataStore:
     ) -> None:
         self.log, self.files, self.disk = opened.log, opened.files, opened.disk
         self.wall_ms = wall_ms
+        self.history = opened.history or VoterHistory(VoterSet())
         self.snapshots = list_snapshots(self.files, self.log.directory)
         self.failed: BaseException | None = None
         self.is_closed = False
@@ -230,7 +240,6 @@ class MetadataStore:
         records: list[Record] = []
         epoch, paused_at = image.epoch, 0
         for batch in batches:
-            self.check_control(batch)
             within = batch.base_offset <= image.offset  # a snapshot may end within a batch
             try:
                 found = yield from records_in_steps(batch, image.offset + 1)
@@ -250,11 +259,6 @@ class MetadataStore:
         if self.removals is not None:
             self.removals.note(delta)
         return image
-
-    def check_control(self, batch: BatchView) -> None:
-        """Raises MetadataDamage for control records that this node must know, and does not. One
-        that only follows need not know any.
-        """
 
     def _reads(self, offset: int) -> Iterator[list[BatchView]]:
         """The batches from `offset` to the log end, as many at a time as one read holds: at
@@ -288,12 +292,13 @@ class MetadataStore:
         end. `last`: the batch that it ends with, where that must be known once the log is gone.
         """
         before, self._bytes_since_snapshot = self._bytes_since_snapshot, 0
+        quorum = self.history.records_at(image.offset)
 
         def job() -> SnapshotId:
             if last is not None:
                 following = SnapshotId(image.offset + 1, image.epoch)
                 write_last_batch(self.files, self.directory, following, last)
-            snapshot = write_snapshot(self.files, self.directory, image, self.wall_ms())
+            snapshot = write_snapshot(self.files, self.directory, image, self.wall_ms(), quorum)
             self._raise_durable_end(snapshot.end_offset)
             return snapshot
 
@@ -316,6 +321,7 @@ class MetadataStore:
                 self._remove_snapshots([snapshot])
             return
         old, self.snapshots = self.snapshots, [snapshot]
+        self.history.forget_before(snapshot.end_offset - 1)
         self.log.increment_log_start_offset(snapshot.end_offset)
         # Without a free descriptor the segment stays active: it is deleted after a later snapshot.
         with contextlib.suppress(OutOfDescriptors):

@@ -124,7 +124,12 @@ class MetadataObserver:
             MetadataLoader(base)
             if copy is None
             else MetadataLoader(
-                base, copy.transactions, copy.last_batch, copy.append, copy.take_removals()
+                base,
+                copy.transactions,
+                copy.last_batch,
+                copy.append,
+                copy.take_removals(),
+                copy.history,
             )
         )
         self._contradiction = _Contradiction()
@@ -145,6 +150,10 @@ class MetadataObserver:
     def image(self) -> MetadataImage:
         """The newest image."""
         return self._loader.image
+
+    @property
+    def kraft_version(self) -> int:
+        return self._loader.history.kraft_version
 
     def take_removals(self) -> Removals | None:
         """What records removed since the beginning of the own copy; no more is noted."""

@@ -21,14 +21,17 @@ from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.logger import Logger
 
 from twisted_broker.broker_config import BrokerConfig
-from twisted_broker.cluster.metadata_log import MetadataLog, Quorum, quorum_of_one
+from twisted_broker.cluster.features import KRAFT_VERSION
+from twisted_broker.cluster.metadata_log import MetadataLog, Quorum
 from twisted_broker.cluster.unexpected_errors import UnexpectedErrors
 from twisted_broker.image.metadata_image import MetadataImage
 from twisted_broker.interfaces import IDelayedCall, IRandom, Runtime
 from twisted_broker.net.client import BrokerConnection
 from twisted_broker.net.connector import PLAIN, Connector
+from twisted_broker.net.listeners import plan_listeners
 from twisted_broker.raft import messages
 from twisted_broker.raft.consequences import Leader, Send
+from twisted_broker.raft.control_records import control_records
 from twisted_broker.raft.log_view import Batch, Diverging, OffsetAndEpoch
 from twisted_broker.raft.messages import Answer, Fetched, SnapshotPiece
 from twisted_broker.raft.quorum_state import LocalNode, QuorumConfig
@@ -39,30 +42,44 @@ from twisted_broker.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
 from twisted_broker.wire.errors import ErrorCode, error_of
 from twisted_broker.wire.messages import fetch as fetch_messages
 from twisted_broker.wire.messages import quorum
+from twisted_broker.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from twisted_broker.wire.records import CorruptRecordError, iterate_batches
 
 _logger = Logger()
-_LATEST = {1: 18, 52: 2, 53: 1, 54: 1, 59: 1, 82: 0}
+_LATEST = {1: 18, 18: 4, 52: 2, 53: 1, 54: 1, 59: 1, 80: 1, 81: 0, 82: 0}
+_ACK_SINCE = 1  # of AddRaftVoter: it is answered before the commit, where that is wanted
 _PRE_VOTES_SINCE = 2  # of Vote
 _FIRST_FETCH = 17  # brings the leader's address
 _RECONNECT_MS, _MOST_RECONNECT_MS = 50, 500
+_LOCAL = ("localhost", "127.0.0.1", "::1")
+_ANY = ("", "0.0.0.0", "::")  # noqa: S104 - read, not bound
 
 
-def quorum_of(config: BrokerConfig, directory_id: bytes, random: IRandom) -> Quorum:
-    """Who votes, as `controller.quorum.voters` says; without it this node alone."""
-    own, name = ReplicaKey(config.node_id, directory_id), _listener_name(config)
-    voters = []
+def quorum_of(
+    config: BrokerConfig, directory_id: bytes, random: IRandom, has_led: bool = False
+) -> Quorum:
+    """Who votes where the log does not say it: `controller.quorum.voters`; without it this node
+    alone, unless `controller.quorum.bootstrap.servers` names others and it never led (`has_led`).
+    """
+    own, name = ReplicaKey(config.node_id, directory_id), listener_name(config)
     named = config.names("controller.quorum.voters")
-    if len(named) < 2:
-        return quorum_of_one(own)
-    for entry in named:
-        node_id, _, address = entry.partition("@")
-        host, _, port = address.rpartition(":")
-        endpoint = Endpoint(name, host.strip("[]"), int(port))
-        voters.append(VoterNode(ReplicaKey(int(node_id)), (endpoint,)))
+    servers = other_controllers(config)
+    voters = [VoterNode(ReplicaKey(own.id))]
+    if len(named) > 1:
+        voters = []
+        for entry in named:
+            node_id, _, address = entry.partition("@")
+            endpoint = Endpoint(name, *_address(address))
+            voters.append(VoterNode(ReplicaKey(int(node_id)), (endpoint,)))
+    elif servers and not named and not has_led:
+        voters = []
+    if not servers:
+        servers = tuple(
+            each.endpoints[0].address for each in voters if each.id != own.id and each.endpoints
+        )
     prefix = "controller.quorum"
     return Quorum(
-        LocalNode(own, max_version=0),  # it votes at kraft.version 0 only
+        LocalNode(own),
         VoterSet(voters),
         QuorumConfig(
             config.integer(f"{prefix}.election.timeout.ms"),
@@ -72,13 +89,43 @@ def quorum_of(config: BrokerConfig, directory_id: bytes, random: IRandom) -> Quo
             config.integer(f"{prefix}.retry.backoff.ms"),
             config.integer(f"{prefix}.fetch.max.bytes"),
             config.integer(f"{prefix}.fetch.snapshot.max.bytes"),
+            auto_join=config.boolean(f"{prefix}.auto.join.enable"),
         ),
         random.randrange,
+        servers,
+        name,
     )
 
 
-def _listener_name(config: BrokerConfig) -> str:
-    return next(iter(config.names("controller.listener.names")), "CONTROLLER")
+def _address(text: str) -> Address:
+    host, _, port = text.rpartition(":")
+    return Address(host.strip("[]"), int(port))
+
+
+def other_controllers(config: BrokerConfig) -> tuple[Address, ...]:
+    """`controller.quorum.bootstrap.servers` but for this node's own listeners."""
+    own = set[Address]()
+    plan = plan_listeners(config)
+    for each in plan.controller:
+        other = plan.advertised[each.name]
+        own |= {Address(each.host, each.port), Address(other.host, other.port)}
+        if each.host in (*_LOCAL, *_ANY):
+            own |= {Address(host, each.port) for host in _LOCAL}
+    found = map(_address, config.names("controller.quorum.bootstrap.servers"))
+    return tuple(each for each in found if each not in own)
+
+
+def advertised_listener(config: BrokerConfig) -> Endpoint:
+    """Where other controllers find this one. Raises ConfigError."""
+    plan, name = plan_listeners(config), listener_name(config)
+    found = plan.advertised.get(name)
+    host, port = ("", 0) if found is None else (found.host, found.port)
+    return Endpoint(name, "localhost" if host in _ANY else host, port)
+
+
+def listener_name(config: BrokerConfig) -> str:
+    """By which the controllers find each other."""
+    return next(iter(config.names("controller.listener.names")), "CONTROLLER").upper()
 
 
 class RaftManager:
@@ -174,7 +221,7 @@ class RaftManager:
         try:
             if not connection.api_versions:
                 await connection.negotiate(timeout_ms=self._timeout_ms)
-            return await self._exchange(connection, request.request)
+            return await self._exchange(log, connection, request.request)
         except Exception as error:
             self._unexpected.failed(error)
             # Whatever it was: the core tries again, and an answer that comes late is not expected.
@@ -213,7 +260,9 @@ class RaftManager:
         )
         return made
 
-    async def _exchange(self, connection: BrokerConnection, request: messages.Request) -> Answer:
+    async def _exchange(
+        self, log: MetadataLog, connection: BrokerConnection, request: messages.Request
+    ) -> Answer:
         match request:
             case messages.Vote():
                 version = connection.highest_version(52, _LATEST[52])
@@ -230,14 +279,30 @@ class RaftManager:
                 version = connection.highest_version(1, _LATEST[1])
                 if version < _FIRST_FETCH:
                     return Answer(top_level=ErrorCode.UNSUPPORTED_VERSION)
-                return _fetch_answer(await connection.send(self._fetch(request), version))
+                answer = await connection.send(self._fetch(request), version)
+                return _fetch_answer(answer, log.quorum.listener)
             case messages.FetchSnapshot():
                 version = connection.highest_version(59, _LATEST[59])
                 return _snapshot_answer(await connection.send(self._snapshot(request), version))
             case messages.UpdateRaftVoter():
                 version = connection.highest_version(82, _LATEST[82])
                 return _update_answer(await connection.send(self._update(request), version))
-        raise AssertionError(request)  # of kraft.version 1
+            case messages.AddRaftVoter():
+                version = connection.highest_version(80, _LATEST[80])
+                if version < _ACK_SINCE and not request.ack_when_committed:
+                    return Answer(top_level=ErrorCode.UNSUPPORTED_VERSION)
+                added = await connection.send(self._add(request), version)
+                return Answer(error_of(added.error_code), message=added.error_message or "")
+            case messages.RemoveRaftVoter():
+                version = connection.highest_version(81, _LATEST[81])
+                removed = await connection.send(self._remove(request), version)
+                return Answer(error_of(removed.error_code), message=removed.error_message or "")
+            case messages.ApiVersions():
+                version = connection.highest_version(18, _LATEST[18])
+                asked = ApiVersionsRequest(
+                    client_software_name="twisted-broker", client_software_version="0"
+                )
+                return _versions_answer(await connection.send(asked, version))
 
     def _vote(self, request: messages.Vote) -> quorum.VoteRequest:
         voter = request.voter
@@ -319,13 +384,28 @@ class RaftManager:
             current_leader_epoch=request.epoch,
             voter_id=voter.id,
             voter_directory_id=voter.key.directory_id,
-            listeners=[
-                quorum.RaftVoterListener(name=each.name, host=each.host, port=each.port)
-                for each in voter.endpoints
-            ],
+            listeners=_listeners(voter),
             k_raft_version_feature=quorum.KRaftVersionFeature(
                 min_supported_version=voter.min_version, max_supported_version=voter.max_version
             ),
+        )
+
+    def _add(self, request: messages.AddRaftVoter) -> quorum.AddRaftVoterRequest:
+        voter = request.voter
+        return quorum.AddRaftVoterRequest(
+            cluster_id=self._cluster_id,
+            timeout_ms=self._timeout_ms,
+            voter_id=voter.id,
+            voter_directory_id=voter.key.directory_id,
+            listeners=_listeners(voter),
+            ack_when_committed=request.ack_when_committed,
+        )
+
+    def _remove(self, request: messages.RemoveRaftVoter) -> quorum.RemoveRaftVoterRequest:
+        return quorum.RemoveRaftVoterRequest(
+            cluster_id=self._cluster_id,
+            voter_id=request.key.id,
+            voter_directory_id=request.key.directory_id,
         )
 
     def _snapshot(self, request: messages.FetchSnapshot) -> quorum.FetchSnapshotRequest:
@@ -347,6 +427,20 @@ class RaftManager:
             max_bytes=request.max_bytes,
             topics=[topic],
         )
+
+
+def _listeners(voter: VoterNode) -> list[quorum.RaftVoterListener]:
+    return [
+        quorum.RaftVoterListener(name=each.name, host=each.host, port=each.port)
+        for each in voter.endpoints
+    ]
+
+
+def _versions_answer(answer: ApiVersionsResponse) -> Answer:
+    if answer.error_code:
+        return Answer(top_level=error_of(answer.error_code))
+    served = {each.name: each for each in answer.supported_features}.get(KRAFT_VERSION)
+    return Answer(versions=(0, 0) if served is None else (served.min_version, served.max_version))
 
 
 def _update_answer(answer: quorum.UpdateRaftVoterResponse) -> Answer:
@@ -375,7 +469,7 @@ def _election_answer(answer: Any) -> Answer:
     )
 
 
-def _fetch_answer(answer: fetch_messages.FetchResponse) -> Answer:
+def _fetch_answer(answer: fetch_messages.FetchResponse, listener: str) -> Answer:
     if answer.error_code:
         return Answer(top_level=error_of(answer.error_code))
     found = answer.responses[0].partitions[0]
@@ -384,7 +478,7 @@ def _fetch_answer(answer: fetch_messages.FetchResponse) -> Answer:
     fetched = Fetched(
         found.high_watermark,
         found.log_start_offset,
-        batches=_batches(found.records),
+        batches=_batches(found.records, listener),
         diverging=Diverging(diverging.epoch, diverging.end_offset)
         if diverging.epoch >= 0
         else None,
@@ -401,14 +495,15 @@ def _fetch_answer(answer: fetch_messages.FetchResponse) -> Answer:
     )
 
 
-def _batches(records: Any) -> tuple[Batch, ...]:
+def _batches(records: Any, listener: str) -> tuple[Batch, ...]:
     """Up to the first that is damaged: the next fetch asks for the rest."""
     found: list[Batch] = []
     try:
         for batch in iterate_batches(records or b"", partial_tail=True, check_crc=True):
             data = memoryview(batch.buffer)[batch.offset : batch.offset + batch.size_in_bytes]
             epoch = batch.partition_leader_epoch
-            found.append(Batch(batch.base_offset, batch.last_offset, epoch, (), bytes(data)))
+            control = control_records(batch, listener) if batch.is_control else ()
+            found.append(Batch(batch.base_offset, batch.last_offset, epoch, control, bytes(data)))
     except CorruptRecordError as error:
         if not found:
             raise

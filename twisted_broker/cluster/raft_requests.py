@@ -1,5 +1,6 @@
 """Requests to a voter of the metadata log, as the controller's listener gets them: Fetch and
-FetchSnapshot, the elections' Vote, BeginQuorumEpoch and EndQuorumEpoch, and DescribeQuorum.
+FetchSnapshot, the elections' Vote, BeginQuorumEpoch and EndQuorumEpoch, changes of the voters, and
+DescribeQuorum.
 
 Owns the translation between the wire and the quorum's core.
 
@@ -8,8 +9,7 @@ Owns the translation between the wire and the quorum's core.
    leader's address: that is how it is found.
 
 Source: Kafka's `KafkaRaftClient`, `RaftUtil`, KIP-595, KIP-630, KIP-996; KRAFT 3.2; `RL 8.1`;
-QU 2.2, 2.3, 2.20. Not here: what is answered (`raft`), reading (`metadata_log.py`), changes of the
-voters.
+QU 2.2, 2.3, 2.20 to 2.28. Not here: what is answered (`raft`), reading (`metadata_log.py`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from twisted.internet.defer import Deferred
 
 from twisted_broker.log.segment_file import FileSlice
 from twisted_broker.raft import messages
+from twisted_broker.raft.control_records import in_order
 from twisted_broker.raft.leader_state import LeaderState, ReplicaState
 from twisted_broker.raft.log_view import OffsetAndEpoch
 from twisted_broker.raft.messages import Answer
@@ -215,6 +216,31 @@ class RaftRequests:
             topics=[topic], node_endpoints=self._node_endpoints(answer, version)
         )
 
+    # the voters
+
+    async def add_raft_voter(
+        self, request: quorum.AddRaftVoterRequest
+    ) -> quorum.AddRaftVoterResponse:
+        """Answers once the voter is one, or, where that is wanted, before that is committed."""
+        self._check_cluster(request.cluster_id)
+        key = ReplicaKey(request.voter_id, bytes(request.voter_directory_id))
+        voter = VoterNode(key, self._listeners(request.listeners))
+        answer, _ = await self._ask(messages.AddRaftVoter(voter, request.ack_when_committed))
+        return quorum.AddRaftVoterResponse(error_code=answer.error, error_message=_words(answer))
+
+    async def remove_raft_voter(
+        self, request: quorum.RemoveRaftVoterRequest
+    ) -> quorum.RemoveRaftVoterResponse:
+        """Answers once those who are left have committed it."""
+        self._check_cluster(request.cluster_id)
+        key = ReplicaKey(request.voter_id, bytes(request.voter_directory_id))
+        answer, _ = await self._ask(messages.RemoveRaftVoter(key))
+        return quorum.RemoveRaftVoterResponse(error_code=answer.error, error_message=_words(answer))
+
+    def _listeners(self, named: list[quorum.RaftVoterListener]) -> tuple[Endpoint, ...]:
+        found = (Endpoint(each.name, each.host, each.port) for each in named)
+        return in_order(found, self._log.quorum.listener)
+
     async def update_raft_voter(
         self, request: quorum.UpdateRaftVoterRequest
     ) -> quorum.UpdateRaftVoterResponse:
@@ -223,7 +249,7 @@ class RaftRequests:
             versions = request.k_raft_version_feature
             voter = VoterNode(
                 ReplicaKey(request.voter_id, bytes(request.voter_directory_id)),
-                tuple(Endpoint(each.name, each.host, each.port) for each in request.listeners),
+                self._listeners(request.listeners),
                 versions.min_supported_version,
                 versions.max_supported_version,
             )
@@ -277,7 +303,7 @@ class RaftRequests:
             )
         controller = self._controller
         listeners = {
-            node.id: node.endpoints for node in self._log.quorum.voters.nodes if node.endpoints
+            node.id: node.endpoints for node in self._log.history.voters.nodes if node.endpoints
         } | {controller.node_id: tuple(controller.listeners)}
         return cluster_messages.DescribeQuorumResponse(
             topics=[
@@ -317,7 +343,8 @@ class RaftRequests:
 
         def described(seen: ReplicaState) -> cluster_messages.ReplicaState:
             if seen.key.id == self._controller.node_id:
-                return _state(version, seen.key.id, self._log.end_offset, wall_ms, wall_ms)
+                own = seen.key.directory_id
+                return _state(version, seen.key.id, self._log.end_offset, wall_ms, wall_ms, own)
             fetch_ms, caught_up_ms = (
                 -1 if at < 0 else round(wall_ms - (now_ms - at))
                 for at in (seen.fetch_ms, seen.caught_up_ms)
@@ -390,6 +417,13 @@ class RaftRequests:
             position=found.position if found is not None and found.size else 0,
             unaligned_records=b"" if found is None else found.content,
         )
+
+
+def _words(answer: Answer) -> str | None:
+    """Why it is refused."""
+    if answer.error is ErrorCode.NONE:
+        return None
+    return answer.message or answer.error.sentence
 
 
 def _not_this_log() -> BrokerError:

@@ -5,7 +5,10 @@ directory.
 
 1. `<end offset>-<epoch>.checkpoint` says everything below the end offset. It appears under its name
    only when it is whole and durable.
-2. Header and footer are control batches; a file without footer is no snapshot.
+2. Header and footer are control batches; a file without footer is no snapshot. At kraft.version 1
+   the header's batch says who votes.
+3. The one of offset 0 and epoch 0 is the bootstrap checkpoint, in which a storage tool leaves the
+   first voters. It is none of the snapshots that are listed.
 
 Source: Kafka's `Snapshots`, `RecordsSnapshotWriter`; KIP-630; FILE_FORMATS 3. Not here: when to
 write one (`controller.py`).
@@ -15,7 +18,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -24,15 +27,23 @@ from twisted_broker.cluster.records import build_batch, decoded_in_steps
 from twisted_broker.image.metadata_image import EMPTY, RECORDS_PER_STEP, MetadataImage
 from twisted_broker.interfaces import Buffer, IFileSystem
 from twisted_broker.log.checkpoints import read_whole, write_aside
-from twisted_broker.wire.control_batch import SNAPSHOT_FOOTER, SNAPSHOT_HEADER
+from twisted_broker.raft.control_records import control_records, encode_control, of_quorum
+from twisted_broker.raft.voter_history import ControlRecord
+from twisted_broker.wire.control_batch import (
+    SNAPSHOT_FOOTER,
+    SNAPSHOT_HEADER,
+    build_control_batch,
+    build_control_records,
+)
 from twisted_broker.wire.errors import WireError
 from twisted_broker.wire.messages.control_records import SnapshotFooterRecord, SnapshotHeaderRecord
-from twisted_broker.wire.records import build_control_batch, control_record_type, iterate_batches
+from twisted_broker.wire.records import control_record_type, iterate_batches
 from twisted_broker.wire.schema import Record, decode, encode, run_whole
 
 RECORDS_PER_BATCH = 1024
 _NAME = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
 _RECORD_LIMIT = 1 << 24
+_HEADER_BYTES = 1 << 20  # some thousands of voters
 
 
 class SnapshotId(NamedTuple):
@@ -48,20 +59,25 @@ class SnapshotId(NamedTuple):
         return f"{self.end_offset:020d}-{self.epoch:010d}.checkpoint"
 
 
+BOOTSTRAP = SnapshotId(0, 0)
+
+
 def list_snapshots(files: IFileSystem, directory: str) -> list[SnapshotId]:
     """Complete snapshots in a directory, oldest first."""
-    found = [_NAME.fullmatch(name) for name in files.listdir(directory)]
-    return sorted(SnapshotId(int(match[1]), int(match[2])) for match in found if match is not None)
+    matches = [_NAME.fullmatch(name) for name in files.listdir(directory)]
+    found = [SnapshotId(int(match[1]), int(match[2])) for match in matches if match is not None]
+    return sorted(each for each in found if each != BOOTSTRAP)
 
 
-def snapshot_bytes(image: MetadataImage, wall_ms: int) -> Iterator[bytes]:
+def snapshot_bytes(
+    image: MetadataImage, wall_ms: int, quorum: Sequence[ControlRecord] = ()
+) -> Iterator[bytes]:
     """The batches of a snapshot of `image`, one after another: a header, its records, a footer.
 
-    `wall_ms`: the time of the batches.
+    `wall_ms`: the time of the batches; `quorum`: who votes.
     """
-    return snapshot_frame(
-        image_records(image), image.epoch, image.timestamp_ms, wall_ms, image.metadata_version
-    )
+    found, version = image_records(image), image.metadata_version
+    return snapshot_frame(found, image.epoch, image.timestamp_ms, wall_ms, version, quorum)
 
 
 def snapshot_frame(
@@ -70,13 +86,15 @@ def snapshot_frame(
     timestamp_ms: int,
     wall_ms: int,
     metadata_version: int,
+    quorum: Sequence[ControlRecord] = (),
 ) -> Iterator[bytes]:
     """Records between a header and a footer. `timestamp_ms`: of the last record that they contain;
-    `wall_ms`: of the batches.
+    `wall_ms`: of the batches; `quorum`: who votes, at kraft.version 1.
     """
     header = encode(SnapshotHeaderRecord(version=0, last_contained_log_timestamp=timestamp_ms), 0)
-    yield build_control_batch(SNAPSHOT_HEADER, header, wall_ms, base_offset=0, leader_epoch=epoch)
-    offset = 1
+    first = [(SNAPSHOT_HEADER, header), *map(encode_control, quorum)]
+    yield build_control_records(first, wall_ms, base_offset=0, leader_epoch=epoch)
+    offset = len(first)
     remaining = iter(records)
     while chunk := list(islice(remaining, RECORDS_PER_BATCH)):
         yield build_batch(chunk, offset, epoch, wall_ms, metadata_version)
@@ -91,16 +109,55 @@ def snapshot_frame(
 
 
 def write_snapshot(
-    files: IFileSystem, directory: str, image: MetadataImage, wall_ms: int
+    files: IFileSystem,
+    directory: str,
+    image: MetadataImage,
+    wall_ms: int,
+    quorum: Sequence[ControlRecord] = (),
 ) -> SnapshotId:
     """Writes the snapshot of an image, durably. Raises OSError. Slow: for the disk worker."""
     snapshot = SnapshotId(image.offset + 1, image.epoch)
     write_aside(
         files,
         posixpath.join(directory, snapshot.file_name),
-        b"".join(snapshot_bytes(image, wall_ms)),
+        b"".join(snapshot_bytes(image, wall_ms, quorum)),
     )
     return snapshot
+
+
+def write_bootstrap_checkpoint(
+    files: IFileSystem, directory: str, quorum: Sequence[ControlRecord], wall_ms: int
+) -> None:
+    """The first voters, durably. Raises OSError."""
+    content = b"".join(snapshot_frame((), 0, wall_ms, wall_ms, 0, quorum))
+    write_aside(files, posixpath.join(directory, BOOTSTRAP.file_name), content)
+
+
+def quorum_of_snapshot(
+    files: IFileSystem, directory: str, snapshot: SnapshotId, listener: str
+) -> tuple[ControlRecord, ...] | None:
+    """Who votes, as its header says; None where the file is not there. `listener`: the controllers'
+    own. WireError or CorruptRecordError when the header is damaged, OSError.
+    """
+    try:
+        file = files.open(posixpath.join(directory, snapshot.file_name), read_only=True)
+    except FileNotFoundError:
+        return None
+    try:
+        content = file.read_at(0, min(file.size(), _HEADER_BYTES))
+    finally:
+        file.close()
+    return quorum_of_content(content, snapshot, listener)
+
+
+def quorum_of_content(
+    content: Buffer, snapshot: SnapshotId, listener: str
+) -> tuple[ControlRecord, ...]:
+    """Who votes, as the beginning of a snapshot says. WireError, CorruptRecordError."""
+    first = next(iterate_batches(content, partial_tail=True, check_crc=True), None)
+    if first is None or not first.is_control:
+        raise WireError(f"snapshot {snapshot.file_name} has no header")
+    return of_quorum(control_records(first, listener))
 
 
 def load_snapshot(files: IFileSystem, directory: str, snapshot: SnapshotId) -> MetadataImage:

@@ -1,7 +1,8 @@
 """Formats the log directories of a node before its first start.
 
-Owns what a formatted directory holds: `meta.properties` in each, and `bootstrap.checkpoint` in that
-of the metadata.
+Owns what a formatted directory holds: `meta.properties` in each, `bootstrap.checkpoint` in that of
+the metadata, and in its `__cluster_metadata-0` the checkpoint of the first voters, where they are
+given.
 
 1. A directory that bears an id is never written to: it is refused, or skipped when wanted.
 2. `meta.properties` comes last, so that what a crash left half done is formatted again.
@@ -21,6 +22,7 @@ from twisted_broker.cluster.bootstrap import write_bootstrap
 from twisted_broker.cluster.features import GROUP_VERSION, TRANSACTION_VERSION
 from twisted_broker.cluster.metadata_check import holds_records
 from twisted_broker.cluster.partition_change import ELR_FEATURE
+from twisted_broker.cluster.snapshots import write_bootstrap_checkpoint
 from twisted_broker.image.metadata_image import METADATA_VERSION
 from twisted_broker.interfaces import IFileSystem, IRandom
 from twisted_broker.log.log_directory import LogDirMismatch, make_directory, sync_names
@@ -29,6 +31,8 @@ from twisted_broker.log.meta_properties import (
     read_meta_properties,
     write_meta_properties,
 )
+from twisted_broker.raft.voter_history import KRaftVersion, Voters
+from twisted_broker.raft.voter_set import VoterNode, VoterSet
 from twisted_broker.topic_names import METADATA_DIRECTORY
 from twisted_broker.wire.messages.metadata_records import UserScramCredentialRecord
 from twisted_broker.wire.primitives import new_uuid, uuid_text
@@ -54,7 +58,8 @@ class Node:
 
     `cluster_id` None: that of the directories which have one, else a new one. `directories`: all,
     the metadata's among them. `levels`: what a new cluster finalises (`bootstrap.check_levels`).
-    `users`: those that it begins with.
+    `users`: those that it begins with; `voters`: its first ones, of kraft.version 1 (none: as the
+    configuration says).
     """
 
     node_id: int
@@ -63,6 +68,7 @@ class Node:
     metadata_directory: str
     levels: Mapping[str, int]
     users: Sequence[UserScramCredentialRecord] = ()
+    voters: Sequence[VoterNode] = ()
 
 
 class Formatted(NamedTuple):
@@ -109,9 +115,26 @@ def format_node(
         sync_names(files, path)
         if path == node.metadata_directory:
             write_bootstrap(files, path, node.levels, wall_ms, node.users)
-        properties = MetaProperties(cluster_id, node.node_id, new_uuid(random.randbytes))
+        directory_id = new_uuid(random.randbytes)
+        if path == node.metadata_directory and node.voters:
+            directory_id = _found_quorum(files, path, node, directory_id, wall_ms)
+        properties = MetaProperties(cluster_id, node.node_id, directory_id)
         write_meta_properties(files, path, properties)
     return Formatted(cluster_id, new, old)
+
+
+def _found_quorum(
+    files: IFileSystem, path: str, node: Node, directory_id: bytes, wall_ms: int
+) -> bytes:
+    """Writes the first voters. Returns the directory's id, which is this node's among them."""
+    own = [each.key for each in node.voters if each.id == node.node_id]
+    directory = posixpath.join(path, METADATA_DIRECTORY)
+    files.make_directories(directory)
+    write_bootstrap_checkpoint(
+        files, directory, (KRaftVersion(1), Voters(VoterSet(node.voters))), wall_ms
+    )
+    files.sync_directory(path)
+    return own[0].directory_id if own else directory_id
 
 
 def _properties(files: IFileSystem, path: str) -> MetaProperties | None:

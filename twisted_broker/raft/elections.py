@@ -181,6 +181,7 @@ class Elections:
 
     def poll_leader(self, state: LeaderState, now_ms: float) -> float:
         node = self._node
+        state.begin_check(now_ms)
         if state.is_resigning or now_ms >= state.check_deadline_ms or self._is_removed(state):
             reason = "asked to"
             if now_ms >= state.check_deadline_ms:

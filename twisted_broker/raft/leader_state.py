@@ -73,6 +73,8 @@ class LeaderState:
 
     def set_voters(self, voters: VoterSet) -> None:
         """Those in force from now on. Who comes in keeps what was known of it."""
+        if self.voters.is_only_voter(self.own):
+            self._check_ms = NEVER  # it heard nobody, and need not have
         old, self.voters = self._replicas, voters
         self.begin_ms = 0.0  # who comes in is told of its leader
         self._replicas = {}
@@ -137,6 +139,11 @@ class LeaderState:
         self._heard.add(key.id)
         if len(self._heard) >= self.voters.majority - self.is_voter:
             self._heard.clear()
+            self._check_ms = now_ms + self._fetch_timeout_ms * CHECK_QUORUM_FACTOR
+
+    def begin_check(self, now_ms: float) -> None:
+        """From now on it must hear a majority, where it was the only voter before."""
+        if self._check_ms == NEVER:
             self._check_ms = now_ms + self._fetch_timeout_ms * CHECK_QUORUM_FACTOR
 
     def last_fetch_ms(self, voter_id: int) -> float:

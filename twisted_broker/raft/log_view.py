@@ -29,14 +29,14 @@ NOTHING = OffsetAndEpoch(0, 0)
 
 
 class Batch(NamedTuple):
-    """`control`: the records of a control batch that are understood here; `data`: for who carries
-    it.
+    """`control`: the records of a control batch, None for one of another kind; `data`: for who
+    carries it.
     """
 
     base_offset: int
     last_offset: int
     epoch: int
-    control: tuple[ControlRecord, ...] = ()
+    control: tuple[ControlRecord | None, ...] = ()
     data: object = None
 
 

@@ -74,10 +74,10 @@ class _Values(Generic[T]):
 
 
 class VoterHistory:
-    """`static`: the voters of `controller.quorum.voters`."""
+    """`static`: the voters of `controller.quorum.voters`, which may be set before anybody asks."""
 
     def __init__(self, static: VoterSet) -> None:
-        self._static = static
+        self.static = static
         self._voters: _Values[VoterSet] = _Values()
         self._levels: _Values[int] = _Values()
 
@@ -85,7 +85,7 @@ class VoterHistory:
     def voters(self) -> VoterSet:
         """Those in force."""
         last = self._voters.last
-        return self._static if last is None else last[1]
+        return self.static if last is None else last[1]
 
     @property
     def voters_offset(self) -> int | None:
@@ -98,22 +98,29 @@ class VoterHistory:
         last = self._levels.last
         return 0 if last is None else last[1]
 
+    def records_at(self, offset: int) -> tuple[ControlRecord, ...]:
+        """What a snapshot up to `offset` says: nothing where kraft.version is 0."""
+        level, voters = self.kraft_version_at(offset), self._voters.at(offset)
+        if not level or voters is None:
+            return ()
+        return KRaftVersion(level), Voters(voters)
+
     def voters_at(self, offset: int) -> VoterSet:
         found = self._voters.at(offset)
-        return self._static if found is None else found
+        return self.static if found is None else found
 
     def kraft_version_at(self, offset: int) -> int:
         return self._levels.at(offset) or 0
 
-    def append(self, base_offset: int, records: Iterable[ControlRecord]) -> None:
-        """The control records of a batch that begins at `base_offset`."""
+    def append(self, base_offset: int, records: Iterable[ControlRecord | None]) -> None:
+        """The control records of a batch that begins at `base_offset`; None: of another kind."""
         for offset, record in enumerate(records, base_offset):
             if isinstance(record, Voters):
                 self._voters.add(offset, record.voters)
             elif isinstance(record, KRaftVersion):
                 self._levels.add(offset, record.level)
 
-    def snapshot(self, last_offset: int, records: Iterable[ControlRecord]) -> None:
+    def snapshot(self, last_offset: int, records: Iterable[ControlRecord | None]) -> None:
         """A snapshot takes the place of the log."""
         self._voters.clear()
         self._levels.clear()

@@ -11,6 +11,7 @@ Ring 1. Source: Kafka's `ControllerServer`. Not here: decisions (`cluster/contro
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -22,11 +23,13 @@ from twisted_broker.cluster.controller import Controller
 from twisted_broker.cluster.features import SUPPORTED_FEATURES
 from twisted_broker.cluster.metadata_check import NOT_APPLIED, check_logs
 from twisted_broker.cluster.metadata_log import MetadataLog, opened_in_steps
+from twisted_broker.cluster.quorum_state import read_quorum_state
 from twisted_broker.cluster.raft_manager import quorum_of
 from twisted_broker.image.metadata_image import MetadataImage
-from twisted_broker.log.errors import LogDirFailure, is_out_of_descriptors
+from twisted_broker.log.errors import CheckpointError, LogDirFailure, is_out_of_descriptors
 from twisted_broker.server.shared_server import SharedServer
 from twisted_broker.server.socket_server import SocketServer
+from twisted_broker.topic_names import METADATA_DIRECTORY
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 T = TypeVar("T")
@@ -64,7 +67,8 @@ class ControllerServer:
         broker_loggers.apply()  # to what was loaded just now
         directory = shared.metadata_directory
         directory_id = shared.log_manager.directories.at(directory).directory_id
-        quorum = quorum_of(shared.config, directory_id, shared.runtime.random)
+        has_led = self._has_led(posixpath.join(directory, METADATA_DIRECTORY))
+        quorum = quorum_of(shared.config, directory_id, shared.runtime.random, has_led)
         opening = opened_in_steps(
             shared.runtime.files,
             shared.log_manager.directories.worker(directory),
@@ -74,6 +78,7 @@ class ControllerServer:
             # One of several voters may be behind its own broker for a moment.
             applied=shared.applied() if quorum.is_alone else NOT_APPLIED,
             is_alone=quorum.is_alone,
+            listener=quorum.listener,
         )
         with _naming(directory):
             opened = await shared.turns.whole(self._until_stopped(opening))
@@ -102,7 +107,7 @@ class ControllerServer:
         with _naming(directory):
             log = controller.log
             # What is above the committed end is another leader's to keep or to take back.
-            upto = None if quorum.is_alone else log.committed_at_open
+            upto = None if log.is_alone else log.committed_at_open
             replayed = await shared.turns.whole(self._until_stopped(log.replay_in_steps(upto)))
         found = [
             await sockets.listen(endpoint, is_controller=True)
@@ -112,6 +117,14 @@ class ControllerServer:
             await controller.start(sockets.endpoints(of_controller=True), replayed)
         if any(each.name not in sockets.plan.early for each in found):
             sockets.start_accepting(lambda listener: listener.is_controller)
+
+    def _has_led(self, directory: str) -> bool:
+        """Whether quorum-state says that this node led last."""
+        try:
+            known = read_quorum_state(self._shared.runtime.files, directory)
+        except (CheckpointError, OSError):
+            return False  # the check of the log raises for it
+        return known is not None and known.leader_id == self._shared.config.node_id
 
     def _until_stopped(self, work: Generator[None, None, T]) -> Generator[None, None, T]:
         """Runs `work`; closes its directory where this broker was stopped meanwhile. Raises

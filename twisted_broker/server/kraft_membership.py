@@ -26,7 +26,7 @@ from twisted_broker.cluster.broker_lifecycle_manager import BrokerLifecycleManag
 from twisted_broker.cluster.cluster_id import fetch_cluster_id, fetch_cluster_id_once
 from twisted_broker.cluster.controller_channel import ControllerChannel
 from twisted_broker.cluster.directory_assignments import DirectoryAssignments
-from twisted_broker.cluster.features import BROKER_FEATURES
+from twisted_broker.cluster.features import SUPPORTED_FEATURES
 from twisted_broker.cluster.forwarding_manager import ForwardingManager
 from twisted_broker.cluster.metadata_check import recover_hint
 from twisted_broker.cluster.metadata_copy import MetadataCopy, open_metadata_copy
@@ -120,7 +120,7 @@ class KRaftMembership:
             observer,
             config.integer("broker.session.timeout.ms"),
             RemoteLeaderEndPoint,
-            BROKER_FEATURES,
+            SUPPORTED_FEATURES,
             lambda: "controller" in shared.roles or (copy is not None and copy.failed is None),
             DirectoryAssignments(
                 runtime, config.node_id, channel("directories"), lifecycle, located
@@ -150,7 +150,7 @@ class KRaftMembership:
             self._shared.cluster_id,
             new_uuid(self._shared.runtime.random.randbytes),
             self._sockets.endpoints(),
-            BROKER_FEATURES,
+            SUPPORTED_FEATURES,
             [each.directory_id for each in directories.online()],
             directories.previous_broker_epoch(),
         )
@@ -243,11 +243,12 @@ class KRaftMembership:
         """Where a controller may be found: here, or as configured. Raises ConfigError."""
         own = [(each.host, each.port) for each in self._sockets.listeners if each.is_controller]
         voters = self._shared.config.names("controller.quorum.voters")
-        if own and len(voters) < 2:
+        servers = self._shared.config.names("controller.quorum.bootstrap.servers")
+        if own and len(voters) < 2 and not servers:
             return own
         named = [entry.rpartition("@")[2] for entry in voters]
-        found = [*named, *self._shared.config.names("controller.quorum.bootstrap.servers")]
-        addresses = [_host_and_port(entry) for entry in found]
+        addresses = [_host_and_port(entry) for entry in (*named, *servers)]
+        addresses += [each for each in own if each not in addresses]
         if not addresses:
             raise ConfigError(
                 "controller.quorum.bootstrap.servers",

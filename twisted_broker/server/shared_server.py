@@ -129,7 +129,19 @@ class SharedServer:
                 f"names {len(voters)} controllers: give all of them one id, with `replog format "
                 "--cluster-id` or --cluster-id"
             )
+        if wanted is None and not voters and self._joins():
+            raise LogDirMismatch(
+                f"{self.metadata_directory} is of no cluster yet, and "
+                "controller.quorum.bootstrap.servers names other controllers: format it with "
+                "`replog format --cluster-id ID --no-initial-controllers`"
+            )
         return wanted or uuid_text(new_uuid(self.runtime.random.randbytes))
+
+    def _joins(self) -> bool:
+        """Whether the quorum is one of other controllers."""
+        from twisted_broker.cluster.raft_manager import other_controllers
+
+        return bool(other_controllers(self.config))
 
     def _check_unnamed(self) -> None:
         """No directory says which cluster it is of. LogDirMismatch where one holds its metadata."""

@@ -1,6 +1,7 @@
 """Control batches: transaction end markers, and the quorum's leader change and snapshot frames.
 
-1. A control batch holds one control record here; its key is version 0 and a type, both int16.
+1. A control record's key is version 0 and a type, both int16. An end marker is alone in its batch;
+   the quorum's records may share one.
 2. An end marker is transactional and carries the producer's id and epoch but no sequence; a
    quorum's control batch carries no producer.
 3. Keys and values of a later version are read by their leading fields.
@@ -13,6 +14,7 @@ messages (`messages/control_records`) and come here as bytes.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from typing import Final
 
 from .batch_header import NO_LEADER_EPOCH, NO_PRODUCER_EPOCH, NO_PRODUCER_ID
@@ -54,9 +56,28 @@ def build_control_batch(
     producer_id: int = NO_PRODUCER_ID,
     producer_epoch: int = NO_PRODUCER_EPOCH,
 ) -> bytes:
-    """A control batch of one record with this value.
+    """A control batch of one record with this value."""
+    return build_control_records(
+        [(record_type, value)],
+        timestamp_ms,
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+    )
 
-    It is transactional exactly when there is a producer.
+
+def build_control_records(
+    records: Iterable[tuple[int, bytes]],
+    timestamp_ms: int,
+    *,
+    base_offset: int = 0,
+    leader_epoch: int = NO_LEADER_EPOCH,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+) -> bytes:
+    """A control batch of these types and values. It is transactional exactly when there is a
+    producer.
     """
     builder = BatchBuilder(
         base_offset=base_offset,
@@ -66,7 +87,8 @@ def build_control_batch(
         is_control=True,
         is_transactional=producer_id != NO_PRODUCER_ID,
     )
-    builder.append(timestamp_ms, control_key(record_type), value)
+    for record_type, value in records:
+        builder.append(timestamp_ms, control_key(record_type), value)
     return builder.build()
 
 

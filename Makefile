@@ -139,7 +139,7 @@ test-java: $(VENV)/.test ## tests beside Apache Kafka's own programs: KAFKA_JARS
 	KAFKA_JARS="$(KAFKA_JARS)" KAFKA39_JARS="$(KAFKA39_JARS)" $(BIN)/python -m pytest --timeout=400 \
 		tests/compat/test_kafka_tools.py tests/compat/test_kafka_cleaner.py tests/compat/test_kafka_secured.py tests/compat/test_zookeeper.py \
 		tests/compat/test_kafka_source.py tests/compat/test_kafka_programs.py tests/compat/test_kafka_mixed_transactions.py tests/compat/test_kafka_without_pause.py \
-		tests/compat/test_console_tools.py tests/pipeline/test_secured_java.py \
+		tests/compat/test_console_tools.py tests/compat/test_kafka_quorum.py tests/pipeline/test_secured_java.py \
 		tests/log/test_golden.py tests/cluster/test_metadata_log.py $(ARGS)
 
 test-long: $(VENV)/.test ## the long runs: 1,000 kills and more

@@ -99,6 +99,7 @@ class Place:
             self.node(kind)
         assert self.member is not None
         self.member.spawn(wait=False)
+        self.quorum.begun_ms = time.time_ns() // 1_000_000
 
     def kill(self) -> None:
         assert self.member is not None
@@ -126,6 +127,7 @@ class MixedQuorum:
         else:
             self.shared["controller.quorum.bootstrap.servers"] = ",".join(addresses)
         self.places = {number: Place(self, number, port) for number, port in ports.items()}
+        self.begun_ms = 0
         self.brokers: dict[int, BrokerProcess] = {}
         for number in (11, 12):
             broker = {
@@ -220,11 +222,13 @@ class MixedQuorum:
         }
 
     def are_level(self) -> bool:
-        """Whether each voter has the log up to its end, or nearly, and fetched just now."""
+        """Whether each voter has the log up to its end, or nearly, and fetched since the last one
+        began.
+        """
         found = self.described()
         ends = [each.log_end_offset for each in found.current_voters]
         fetched = [each.last_fetch_timestamp for each in found.current_voters]
-        return max(ends) - min(ends) <= 3 and max(fetched) - min(fetched) < 2000
+        return max(ends) - min(ends) <= 3 and min(fetched) > self.begun_ms
 
     def create(self, name: str) -> float:
         """Seconds until it was there."""

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -515,6 +516,15 @@ def test_a_call_that_is_cancelled_leaves_its_answer_to_nobody() -> None:
             return [each.value for each in await orders.records(at_least=1)]
 
     assert asyncio.run(program()) == [b"one"]
+
+
+def test_a_port_can_be_given() -> None:
+    """As programs have it whose address cannot be set."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    with Cluster(settings={"listeners": f"PLAINTEXT://127.0.0.1:{port}"}) as cluster:
+        assert cluster.bootstrap == f"127.0.0.1:{port}"
+        assert cluster.topic("orders").produce([b"one"]) == [(0, 0)]
 
 
 def test_a_closed_cluster_says_so() -> None:

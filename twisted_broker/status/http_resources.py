@@ -1,5 +1,5 @@
 """What is served over HTTP: the pages `/`, `/topics/TOPIC` and `/explain/TOPIC/PARTITION` (JSON for
-programs), `/metrics`, `/healthz`, `/readyz`.
+programs), `/live/`, `/metrics`, `/healthz`, `/readyz`.
 
 Owns the resources, the site and its connections. Only reads; anything else is refused in one line.
 
@@ -10,7 +10,7 @@ Owns the resources, the site and its connections. Only reads; anything else is r
    to 127.0.0.1 (DNS rebinding), and a browser would let it read what it gets. Addresses, names of
    the loopback and the hosts of `listeners` and `advertised.listeners` are ours.
 3. Every answer, also a refusal, forbids the browser scripts, frames, guesses at what it is, and
-   whatever is not from here (`html.py`).
+   whatever is not from here (`html.py`); but `/live/` has a script, which only reads.
 4. A request has no body: one is refused after its headers and nothing of it is read, for
    `twisted.web` would store it. A request is whole within `REQUEST_SECONDS` of the connection or of
    the answer before it, and its answer is taken within as many: no byte moves a deadline.
@@ -24,6 +24,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import unquote
+from uuid import uuid4
 
 from twisted.internet.abstract import isIPAddress, isIPv6Address
 from twisted.internet.defer import ensureDeferred
@@ -41,6 +42,8 @@ from twisted_broker.java_numbers import is_digits
 from twisted_broker.net.listeners import parse_endpoints
 from twisted_broker.status.health import live, ready
 from twisted_broker.status.html import HEADERS, ICON, ClientGone, Pauses
+from twisted_broker.status.live_page import file_of, policy
+from twisted_broker.status.live_state import LiveState
 from twisted_broker.status.metrics_resource import Scrapes
 from twisted_broker.status.overview_page import Wanted, number, overview
 from twisted_broker.status.partition_pages import explain_page, topic_page
@@ -55,7 +58,9 @@ _REASONS = {
     413: b"Content Too Large",
     431: b"Request Header Fields Too Large",
 }
-_PATHS = b"there are /, /topics/TOPIC, /explain/TOPIC/PARTITION, /metrics, /healthz and /readyz\n"
+_PATHS = (
+    b"there are /, /topics/TOPIC, /explain/TOPIC/PARTITION, /live/, /metrics, /healthz, /readyz\n"
+)
 _logger = Logger(namespace="replog.status")
 
 
@@ -75,6 +80,7 @@ class StatusResource(Resource):
         Resource.__init__(self)
         self._view, self._health = view, health
         self._scrapes = Scrapes(view)
+        self._live: LiveState | None = None
 
     def render(self, request: Request) -> Any:
         host = request.getHeader(b"host")
@@ -139,6 +145,10 @@ class StatusResource(Resource):
             return code, _TEXT, body
         if parts == ["icon.svg"]:
             return 200, "image/svg+xml", ICON
+        if parts[0] == "live" and len(parts) == 2:
+            found = await self._of_live(request, pauses, parts[1], arguments)
+            if found is not None:
+                return found
         if len(parts) == 2 and parts[0] == "topics":
             page = await topic_page(self._view, pauses, parts[1], number(arguments, b"from"))
             if page is not None:
@@ -147,6 +157,28 @@ class StatusResource(Resource):
         if len(parts) == 3 and parts[0] == "explain":
             return await self._explain(request, pauses, parts[1], parts[2])
         return 404, _TEXT, _PATHS
+
+    async def _of_live(
+        self,
+        request: Request,
+        pauses: Pauses,
+        name: str,
+        arguments: Mapping[bytes, list[bytes]],
+    ) -> tuple[int, str, bytes] | None:
+        """Of the page that follows this broker; None: there is no such file."""
+        if name == "state":
+            if self._live is None:
+                self._live = LiveState(uuid4().hex)
+            wall_ms = self._view.now().wall_ms
+            nodes = [] if self._view.replicas is None else [self._view.parts]
+            await pauses.run(self._live.look(nodes, {}, wall_ms))
+            (of,) = arguments.get(b"of", [b""])[:1]
+            found = self._live.since(number(arguments, b"since"), of.decode("latin-1"), wall_ms)
+            return 200, _JSON, json.dumps(found).encode()
+        if name not in ("", "page.js"):
+            return None
+        request.setHeader("content-security-policy", policy())
+        return 200, *file_of(name or "page.html")
 
     @property
     def _node(self) -> int:
@@ -279,7 +311,8 @@ class StatusChannel(HTTPChannel):
 
     def writeHeaders(self, version: bytes, code: bytes, reason: bytes, headers: Headers) -> None:
         for name, value in HEADERS.items():
-            headers.setRawHeaders(name, [value])
+            if not headers.hasHeader(name):
+                headers.setRawHeaders(name, [value])
         HTTPChannel.writeHeaders(self, version, code, reason, headers)
 
 

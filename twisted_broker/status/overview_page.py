@@ -200,6 +200,7 @@ def heading(view: BrokerView, refresh: Wanted | None = None) -> Tag:
         tags.span(f"version {__version__}", **{"class": "soft"}),
         tags.nav(
             *([] if refresh is not None else [tags.a("overview", href="/")]),
+            tags.a("live", href="/live/"),
             tags.a("metrics", href="/metrics"),
             again,
             **{"aria-label": "pages"},

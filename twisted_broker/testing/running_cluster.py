@@ -260,7 +260,9 @@ class RunningCluster:
         }
         if not options.settings.keys() & set(_OF_OTHERS):
             options.settings = _with_own_listener(options.settings)
-        arguments = ["--port", "0", "--brokers", str(brokers), "--data", data or MEMORY]
+        arguments = ["--brokers", str(brokers), "--data", data or MEMORY]
+        if "listeners" not in (settings or {}):  # which say it themselves
+            arguments += ["--port", "0"]
         try:
             options.parseOptions(arguments)
         except SystemExit as error:
@@ -268,6 +270,7 @@ class RunningCluster:
         self._topics, self._data = dict(topics or {}), data
         self._handed_out: dict[str, Any] | None = None
         self._is_struck = False
+        self._page: Any = None
         self._ready: Deferred[None] = Deferred()
         self._failed = ""
         self._running: list[KafkaServer] = []
@@ -709,11 +712,15 @@ class RunningCluster:
         await self._clock.advance(min(seconds, _MOST_STEPPED), partial(self._members.beat, silent))
         return changes(before, await self._changes.seen())
 
-    async def state(self) -> dict[str, Any]:
-        """What the page shows."""
-        from twisted_broker.testing.page_state import page_state
+    async def state(self, version: int = 0, of: str = "") -> dict[str, Any]:
+        """What the page shows, or what of it has changed since that version."""
+        if self._page is None:
+            from twisted_broker.testing.page_state import PageState
 
-        return page_state(self._service.brokers, self._machines, self._network)
+            self._page = PageState(self._machines, self._network)
+        wall_ms = self._outside.wall_ms() + self._clock.ahead_ms
+        found: dict[str, Any] = self._page.since(self._service.brokers, version, of, wall_ms)
+        return found
 
     # waiting
 

@@ -22,7 +22,7 @@ Source: RL 4.1, 4.3; Kafka's `DelayedOperationPurgatory`. Not here: the conditio
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
 from typing import Protocol
 
 from twisted.internet.defer import Deferred
@@ -185,6 +185,14 @@ class Purgatory:
             for delayed in self._watched.get(key, ())
             if delayed.operation is not None
         ]
+
+    def watched(self) -> Iterator[tuple[Hashable, int]]:
+        """Each key with something that waits, and in how many ms the time of the oldest is up."""
+        for key, watching in self._watched.items():
+            for delayed in watching:
+                if delayed.operation is not None:
+                    yield key, self._wheel.remaining_ms(delayed)
+                    break
 
     def complete_all(self) -> None:
         """Lets everything go as if its time were up (shutdown)."""

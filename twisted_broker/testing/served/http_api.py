@@ -13,15 +13,16 @@ Ring 2. Source: our own. Not here: what can be asked (`verbs.py`).
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
+from twisted.internet.defer import DeferredList
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.http import Request
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 
+from twisted_broker.status.live_page import file_of, policy
 from twisted_broker.testing.served.calls import Calls
 from twisted_broker.testing.served.schema_registry import SchemaRegistry
 from twisted_broker.testing.served.verbs import (
@@ -37,13 +38,11 @@ from twisted_broker.testing.template_client import ClusterError, ClusterTimeout
 _HOSTS = {"127.0.0.1", "localhost", "::1"}
 _TYPES = ("application/json", "application/vnd.schemaregistry")
 _REGISTRY = "application/vnd.schemaregistry.v1+json"
-_HOME = Path(__file__).parent
-_PAGES = {
-    "/": ("page.html", "text/html; charset=utf-8"),
-    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
-}
-_POLICY = "default-src 'self'; style-src 'unsafe-inline'; frame-ancestors 'none'"
+_PAGES = {"/": "page.html", "/page.js": "page.js", "/icon.svg": "icon.svg"}
 _EVENT_SECONDS = 0.5
+# What asks, and changes nothing that a page would have to explain.
+_ASKS = {"anomalies", "exchanges", "group", "hits", "leader", "records", "wait_for_hits"}
+_ASKS |= {"produce", "wait_until"}
 _logger = Logger(namespace="replog.testing")
 
 
@@ -65,9 +64,9 @@ class Api(Resource):
         if request.method == b"POST" and path.startswith("/v1/"):
             return self._verb(request, path.removeprefix("/v1/"))
         if request.method == b"GET" and path in _PAGES:
-            return _page(request, *_PAGES[path])
+            return _page(request, _PAGES[path])
         if request.method == b"GET" and path == "/v1/state":
-            return self._call(request, Verb("state", "state", ""), {})
+            return self._state(request)
         if request.method == b"GET" and path == "/v1/events":
             return self._events.follow(request)
         if request.method == b"GET" and path == "/openapi.json":
@@ -85,12 +84,34 @@ class Api(Resource):
             error = f"there is no verb {name!r}: there are {', '.join(sorted(VERBS))}"
             return _say(request, 404, {"error": error})
         try:
-            arguments = arguments_of(verb, _body(request))
+            body = _body(request)
+            arguments = arguments_of(verb, body)
         except Refused as error:
             return _say(request, 400, {"error": str(error)})
-        return self._call(request, verb, arguments)
+        return self._call(request, verb, arguments, body)
 
-    def _call(self, request: Any, verb: Verb, arguments: dict[str, Any]) -> Any:
+    def _state(self, request: Any) -> Any:
+        version = (request.args.get(b"since") or [b"0"])[0]
+        of = (request.args.get(b"of") or [b""])[0].decode(errors="replace")
+        if not version.isdigit():
+            return _say(request, 400, {"error": f"since is a number, not {version!r}"})
+        gone: list[Any] = []
+        request.notifyFinish().addErrback(gone.append)
+
+        def done(result: Any) -> None:
+            if not gone:
+                if isinstance(result, Failure):
+                    request.write(_say(request, *_error(result)))
+                else:
+                    request.setHeader("content-type", "application/json")
+                    request.write(result["text"].encode())
+                request.finish()
+
+        asked = {"version": int(version[:18]), "of": of}
+        self._calls.call("state", asked).addBoth(done)
+        return NOT_DONE_YET
+
+    def _call(self, request: Any, verb: Verb, arguments: dict[str, Any], body: Any = None) -> Any:
         gone: list[Any] = []
         request.notifyFinish().addErrback(gone.append)
 
@@ -99,6 +120,8 @@ class Api(Resource):
                 status, content = _error(result)
             else:
                 status, content = 200, answered(verb, result)
+                if verb.call not in _ASKS:
+                    self._events.tell(f"{verb.name} {json.dumps(body)}")
             if not gone:
                 request.write(_say(request, status, content))
                 request.finish()
@@ -118,44 +141,61 @@ class Api(Resource):
 
 
 class _Events:
-    """The state for all that follow it, where it has changed; twice a second at most. Nothing is
-    asked while nobody does.
+    """What changes, for all that follow it: once at first all there is, then changes, twice a
+    second at most; and what was asked. Nothing is looked at while nobody follows.
     """
 
     def __init__(self, reactor: Any, calls: Calls) -> None:
         self._reactor, self._calls = reactor, calls
-        self._followers: dict[Any, bytes] = {}
-        """what each was sent last"""
+        self._followers: dict[Any, tuple[int, str]] = {}
+        """the version that each was sent, and of what process"""
         self._is_asking = False
 
     def follow(self, request: Any) -> Any:
         request.setHeader("content-type", "text/event-stream")
         request.setHeader("cache-control", "no-store")
-        self._followers[request] = b""
+        self._followers[request] = 0, ""
         request.notifyFinish().addBoth(lambda _: self._followers.pop(request, None))
         if not self._is_asking:
             self._ask()
         return NOT_DONE_YET
 
+    def tell(self, text: str) -> None:
+        """A sentence."""
+        for request in self._followers:
+            request.write(b"event: said\ndata: " + json.dumps(text).encode() + b"\n\n")
+
     def _ask(self) -> None:
+        """Once for each state that somebody is at: mostly one."""
         self._is_asking = bool(self._followers)
-        if self._is_asking:
-            self._calls.call("state", {}).addBoth(self._asked)
+        places = {*self._followers.values()}
+        asked = [
+            self._calls.call("state", {"version": version, "of": of}).addBoth(
+                self._asked, (version, of)
+            )
+            for version, of in places
+        ]
+        if asked:
+            DeferredList(asked).addBoth(
+                lambda _: self._reactor.callLater(_EVENT_SECONDS, self._ask)
+            )
 
-    def _asked(self, result: Any) -> None:
-        if not isinstance(result, Failure):  # it is being restored, or it is gone
-            event = b"data: " + json.dumps(result).encode() + b"\n\n"
-            for request, last in [*self._followers.items()]:
-                if event != last:
-                    self._followers[request] = event
+    def _asked(self, result: Any, place: tuple[int, str]) -> None:
+        if isinstance(result, Failure):  # it is being restored, or it is gone
+            return
+        event = b"data: " + result["text"].encode() + b"\n\n"
+        for request, known in [*self._followers.items()]:
+            if known == place:
+                self._followers[request] = tuple(result["at"])
+                if result["has_news"]:
                     request.write(event)
-        self._reactor.callLater(_EVENT_SECONDS, self._ask)
 
 
-def _page(request: Any, name: str, kind: str) -> bytes:
+def _page(request: Any, name: str) -> bytes:
+    kind, content = file_of(name)
     request.setHeader("content-type", kind)
-    request.setHeader("content-security-policy", _POLICY)
-    return (_HOME / name).read_bytes()
+    request.setHeader("content-security-policy", policy())
+    return content
 
 
 def _unquoted(part: str) -> str:

@@ -83,9 +83,9 @@ def _password(name: str, doc: str, **more: Any) -> Setting:
     return Setting(name, Type.PASSWORD, None, doc, nullable=True, **more)
 
 
-def _consumer_group_rows() -> tuple[Setting, ...]:
-    """Those of KIP-848. A group's own `consumer.x` stands before `group.consumer.x`, and between
-    `group.consumer.min.x` and `group.consumer.max.x`.
+def _group_rows(kind: str) -> list[Setting]:
+    """Those that every newer kind of groups has. A group's own `kind.x` stands before
+    `group.kind.x`, and between `group.kind.min.x` and `group.kind.max.x`.
     """
     rows: list[Setting] = []
     for name, default, low, least, most, doc, is_live in (
@@ -94,14 +94,34 @@ def _consumer_group_rows() -> tuple[Setting, ...]:
         ("assignment.interval", 1000, 0, 0, 15000, "Shortest time between assignments", True),
     ):
         rows += (
-            _int(f"group.consumer.{name}.ms", default, f"{doc}.", low, unit="ms", live=is_live),
-            _int(
-                f"group.consumer.min.{name}.ms", least, f"{doc}: a group's least.", low, unit="ms"
-            ),
-            _int(f"group.consumer.max.{name}.ms", most, f"{doc}: a group's most.", low, unit="ms"),
+            _int(f"group.{kind}.{name}.ms", default, f"{doc}.", low, unit="ms", live=is_live),
+            _int(f"group.{kind}.min.{name}.ms", least, f"{doc}: a group's least.", low, unit="ms"),
+            _int(f"group.{kind}.max.{name}.ms", most, f"{doc}: a group's most.", low, unit="ms"),
         )
+    return rows
+
+
+def _share_group_rows() -> tuple[Setting, ...]:
+    """Those of the members of share groups (KIP-932)."""
     return (
-        *rows,
+        *_group_rows("share"),
+        _int("group.share.max.size", 200, "Members of one share group.", 1, high=1000),
+        _list("group.share.assignors", ("simple",), "The assignor of share groups."),
+        _int(
+            "group.share.initialize.retry.interval.ms",
+            30000,
+            "Time after which the state of a share partition is asked for again.",
+            1,
+            unit="ms",
+            internal=True,
+        ),
+    )
+
+
+def _consumer_group_rows() -> tuple[Setting, ...]:
+    """Those of KIP-848."""
+    return (
+        *_group_rows("consumer"),
         _int("group.consumer.max.size", INT_MAX, "Members of one consumer group.", 1),
         _list(
             "group.consumer.assignors",
@@ -1149,6 +1169,7 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         choices=("classic", "consumer", "share", "streams"),
     ),
     *_consumer_group_rows(),
+    *_share_group_rows(),
 )
 
 LIVE_BROKER_SETTINGS = frozenset(name for name, row in BROKER_SETTINGS.items() if row.live)

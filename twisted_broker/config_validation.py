@@ -76,27 +76,40 @@ def _check_groups(config: BrokerConfig) -> None:
     policy = str(config["group.consumer.migration.policy"])
     if policy.lower() not in _POLICIES:
         raise ConfigError("group.consumer.migration.policy", policy, ", ".join(_POLICIES))
+    for kind in ("consumer", "share"):
+        _check_intervals(config, kind)
+    share_assignors = config["group.share.assignors"]
+    if share_assignors != ("simple",):
+        raise ConfigError(
+            "group.share.assignors",
+            config.static.get("group.share.assignors", ""),
+            "simple",
+            "no class is loaded by its name",
+        )
+
+
+def _check_intervals(config: BrokerConfig, kind: str) -> None:
     for name in ("session.timeout.ms", "heartbeat.interval.ms", "assignment.interval.ms"):
-        least, most = (config.integer(f"group.consumer.{each}.{name}") for each in ("min", "max"))
+        least, most = (config.integer(f"group.{kind}.{each}.{name}") for each in ("min", "max"))
         if most < least:
             raise ConfigError(
-                f"group.consumer.max.{name}", most, f"group.consumer.min.{name}, {least}, or more"
+                f"group.{kind}.max.{name}", most, f"group.{kind}.min.{name}, {least}, or more"
             )
-        value = config.integer(f"group.consumer.{name}")
+        value = config.integer(f"group.{kind}.{name}")
         if not least <= value <= most:
             raise ConfigError(
-                f"group.consumer.{name}",
+                f"group.{kind}.{name}",
                 value,
-                f"what group.consumer.min.{name} and group.consumer.max.{name} allow, "
-                f"{least} to {most}",
+                f"what group.{kind}.min.{name} and group.{kind}.max.{name} allow, {least} to "
+                f"{most}",
             )
-    session = config.integer("group.consumer.session.timeout.ms")
-    heartbeat = config.integer("group.consumer.heartbeat.interval.ms")
+    session = config.integer(f"group.{kind}.session.timeout.ms")
+    heartbeat = config.integer(f"group.{kind}.heartbeat.interval.ms")
     if session <= heartbeat:
         raise ConfigError(
-            "group.consumer.heartbeat.interval.ms",
+            f"group.{kind}.heartbeat.interval.ms",
             heartbeat,
-            f"less than group.consumer.session.timeout.ms, {session}",
+            f"less than group.{kind}.session.timeout.ms, {session}",
         )
 
 

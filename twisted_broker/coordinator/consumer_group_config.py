@@ -1,7 +1,7 @@
 """The settings of consumer groups: the broker's, and a group's own between the broker's bounds.
 Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
-Owns `ConsumerGroupConfig`.
+Owns `ConsumerGroupConfig`, `own_values`.
 
 1. A group's own value is clamped when it is read: the broker's bounds may have changed since it was
    set.
@@ -40,12 +40,20 @@ class ConsumerGroupConfig:
         """`own`: what is set for the group."""
         if not own:
             return self.defaults
-        changes = {}
-        for setting, name in _OF_GROUPS.items():
-            if setting in own:
-                low, high = self.bounds.get(name, (0, INT_MAX))
-                changes[name] = min(max(parse_whole(trimmed(own[setting]), 0, INT_MAX), low), high)
+        changes = own_values(own, _OF_GROUPS, self.bounds)
         return replace(self.defaults, **changes)  # type: ignore[arg-type]
+
+
+def own_values(
+    own: Mapping[str, str], fields: Mapping[str, str], bounds: Mapping[str, Bounds]
+) -> dict[str, int]:
+    """What is set for a group, by the field of each setting."""
+    changes = {}
+    for setting, name in fields.items():
+        if setting in own:
+            low, high = bounds.get(name, (0, INT_MAX))
+            changes[name] = min(max(parse_whole(trimmed(own[setting]), 0, INT_MAX), low), high)
+    return changes
 
 
 _OF_GROUPS = {

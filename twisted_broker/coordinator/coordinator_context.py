@@ -34,6 +34,9 @@ from twisted_broker.coordinator.consumer_group_config import (
     consumer_group_config,
 )
 from twisted_broker.coordinator.rebalance import MOST_MEMBERS, GroupSettings
+from twisted_broker.coordinator.share.decision import ShareGroupSettings
+from twisted_broker.coordinator.share_group_config import ShareGroupConfig, share_group_config
+from twisted_broker.coordinator.share_state.persister import IPersister
 from twisted_broker.event_lines import EventLines
 from twisted_broker.image.metadata_image import GROUP_RESOURCE, MetadataImage
 from twisted_broker.interfaces import IClock, IRandom
@@ -129,6 +132,7 @@ class CoordinatorSettings:
     load_buffer_bytes: int = 5 * 1024 * 1024
     max_groups: int = 1_000_000
     consumer: ConsumerGroupConfig = field(default_factory=ConsumerGroupConfig)
+    share: ShareGroupConfig = field(default_factory=ShareGroupConfig)
 
 
 def coordinator_settings(config: BrokerConfig) -> CoordinatorSettings:
@@ -146,6 +150,7 @@ def coordinator_settings(config: BrokerConfig) -> CoordinatorSettings:
         commit_timeout_ms=config.integer("offsets.commit.timeout.ms"),
         load_buffer_bytes=config.integer("offsets.load.buffer.size"),
         consumer=consumer_group_config(config),
+        share=share_group_config(config),
     )
 
 
@@ -179,7 +184,7 @@ class CoordinatorContext:
 
     `settings` is replaced when they change: it is read at the moment of each decision.
     `has_stale_roles`: whether others may lead what this broker led (`cluster/stale_roles.py`).
-    `image` gives the present metadata.
+    `image` gives the present metadata; `persister`: the way to the share coordinator, if any.
     """
 
     clock: IClock
@@ -190,6 +195,7 @@ class CoordinatorContext:
     turns: Turns
     has_stale_roles: Callable[[], bool] = bool
     image: Callable[[], MetadataImage] = MetadataImage
+    persister: IPersister | None = None
     lines: EventLines = field(init=False)
 
     def __post_init__(self) -> None:
@@ -199,3 +205,8 @@ class CoordinatorContext:
         """Those of one consumer group at this moment."""
         own = self.image().config(GROUP_RESOURCE, group_id)
         return self.settings.consumer.of_group(own)
+
+    def share_settings(self, group_id: str) -> ShareGroupSettings:
+        """Those of one share group at this moment."""
+        own = self.image().config(GROUP_RESOURCE, group_id)
+        return self.settings.share.of_group(own)

@@ -61,6 +61,8 @@ from twisted_broker.coordinator.group_records import (
 from twisted_broker.coordinator.group_replay import GroupReplay
 from twisted_broker.coordinator.modern_group import ModernGroup
 from twisted_broker.coordinator.record_codec import StoredRecord
+from twisted_broker.coordinator.share.group import ShareGroup
+from twisted_broker.coordinator.share.records import decode_record as decode_share_record
 from twisted_broker.garbage_collection import freeze_loaded
 from twisted_broker.interfaces import IClock
 from twisted_broker.log.errors import OutOfDescriptors
@@ -111,7 +113,10 @@ _PARTITION_BYTES = 4  # at the end of an offset's key
 Decode = Callable[[bytes | None, bytes | None], StoredRecord | None]
 _UNUSUAL = CODEC_MASK | CONTROL_FLAG | TRANSACTIONAL_FLAG
 # The kinds of groups that are not classic, and what reads their records.
-KINDS: tuple[tuple[type[ModernGroup], Decode], ...] = ((ConsumerGroup, decode_record),)
+KINDS: tuple[tuple[type[ModernGroup], Decode], ...] = (
+    (ConsumerGroup, decode_record),
+    (ShareGroup, decode_share_record),
+)
 _logger = Logger()
 R = TypeVar("R", bound="LogReplay")
 

@@ -64,6 +64,8 @@ from twisted_broker.coordinator.group_runner import GroupRunner
 from twisted_broker.coordinator.modern_group import ModernGroup
 from twisted_broker.coordinator.offset_metadata_manager import OffsetMetadataManager
 from twisted_broker.coordinator.record_codec import encode_record
+from twisted_broker.coordinator.share.group import ShareGroup
+from twisted_broker.coordinator.share_group_runner import ShareGroupRunner
 from twisted_broker.log.append_info import EndMarker
 from twisted_broker.log.verification import Guard
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -132,6 +134,7 @@ class CoordinatorShard:
         "manager",
         "modern_groups",
         "offsets",
+        "shares",
         "state",
         "undecided_groups",
     )
@@ -147,7 +150,18 @@ class CoordinatorShard:
         self.consumers = ConsumerGroupRunner(
             context, self.append, context.image, context.consumer_settings, self._line_over
         )
-        self._runners: dict[type[ModernGroup], GroupRunner[Any]] = {ConsumerGroup: self.consumers}
+        self.shares = ShareGroupRunner(
+            context,
+            self.append,
+            context.image,
+            context.share_settings,
+            lambda: context.persister,
+            self._line_over,
+        )
+        self._runners: dict[type[ModernGroup], GroupRunner[Any]] = {
+            ConsumerGroup: self.consumers,
+            ShareGroup: self.shares,
+        }
         self.modern_groups: BucketDict[str, None] = BucketDict()
         # By a group whose first record is not in the log yet: whose place it takes, None: nobody's.
         self._predecessors: dict[Group, Group | None] = {}
@@ -250,6 +264,8 @@ class CoordinatorShard:
                 entry = self.groups.get(group_id)
                 if entry is not None and isinstance(entry.group, ModernGroup):
                     entry.group.topics_changed(names)
+                    if isinstance(entry.group, ShareGroup):
+                        self.shares.topics_gone(entry.group)
                 number += 1
                 if number % TOLD_PER_STEP == 0:
                     yield

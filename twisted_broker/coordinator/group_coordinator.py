@@ -20,7 +20,7 @@ Source: Apache Kafka 4.3.1 `GroupCoordinatorService`. Not here: permission and t
 from __future__ import annotations
 
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Generator, Iterator, Sequence, Set
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from heapq import merge
 from uuid import UUID
@@ -68,6 +68,11 @@ from twisted_broker.coordinator.offset_metadata_manager import (
     validate_commit,
 )
 from twisted_broker.coordinator.offsets_topic import OffsetsTopic
+from twisted_broker.coordinator.share.describe import DescribedShareGroup
+from twisted_broker.coordinator.share.group import ShareGroup
+from twisted_broker.coordinator.share.records import ShareStates
+from twisted_broker.coordinator.share.requests import ShareHeartbeatRequest
+from twisted_broker.coordinator.share.states import TopicAnswer
 from twisted_broker.log.append_info import EndMarker
 from twisted_broker.log.verification import Guard
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -275,8 +280,9 @@ class GroupCoordinator:
             request = replace(request, member_id=self._new_member_id())
         group = None if entry is None else entry.group
         if not isinstance(group, ConsumerGroup):
-            if request.member_epoch != JOIN_EPOCH or (group is not None and not group.is_empty):
-                raise _not_found(group_id, group)
+            is_taken = isinstance(group, ShareGroup) or (group is not None and not group.is_empty)
+            if request.member_epoch != JOIN_EPOCH or is_taken:
+                raise _not_found(group_id, group, ConsumerGroup.group_type)
             if group is not None and shard.is_being_changed(group):
                 raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             if entry is None:
@@ -313,8 +319,69 @@ class GroupCoordinator:
         entry = shard.groups.get(group_id)
         group = None if entry is None else entry.group
         if not isinstance(group, ConsumerGroup) or group.is_unwritten:
-            raise _not_found(group_id, group)
+            raise _not_found(group_id, group, ConsumerGroup.group_type)
         return shard.consumers.describe(group)
+
+    # share groups
+    def share_heartbeat(self, request: ShareHeartbeatRequest) -> Deferred[HeartbeatAnswer]:
+        """A heartbeat that has passed `check_request`. Fires when what it decides is stored; raises
+        or fails with BrokerError.
+        """
+        is_joining = request.member_epoch == JOIN_EPOCH
+        shard, group = self._share_group(request.group_id, made_if_missing=is_joining)
+        return shard.shares.heartbeat(group, request)
+
+    def describe_share_group(self, group_id: str) -> Deferred[DescribedShareGroup]:
+        """Fires when what it shows is committed; raises or fails with BrokerError."""
+        shard = self.runtime.shard_of(group_id, reads=True)
+        if group_id in shard.undecided_groups:
+            raise BrokerError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        entry = shard.groups.get(group_id)
+        group = None if entry is None else entry.group
+        if not isinstance(group, ShareGroup) or group.is_unwritten:
+            raise _not_found(group_id, group, ShareGroup.group_type)
+        return shard.shares.describe(group)
+
+    def share_states(self, group_id: str) -> ShareStates:
+        """Which partitions have a state; none for a group that there is not. Raises BrokerError."""
+        shard = self.runtime.shard_of(group_id, reads=True)
+        entry = shard.groups.get(group_id)
+        if entry is None:
+            return ShareStates()
+        if not isinstance(entry.group, ShareGroup):
+            raise _not_found(group_id, entry.group, ShareGroup.group_type)
+        return entry.group.known_states
+
+    def alter_share_offsets(
+        self, group_id: str, starts: Mapping[str, Mapping[int, int]]
+    ) -> Deferred[list[TopicAnswer]]:
+        """Sets the start offsets of share partitions, by topic and partition. Fires when they are
+        set; raises or fails with BrokerError.
+        """
+        shard, group = self._share_group(group_id, made_if_missing=True)
+        return shard.shares.alter(group, starts)
+
+    def delete_share_offsets(
+        self, group_id: str, topics: Sequence[str]
+    ) -> Deferred[list[TopicAnswer]]:
+        """Deletes the states of these topics; as `alter_share_offsets`."""
+        shard, group = self._share_group(group_id, made_if_missing=False)
+        return shard.shares.delete_topics(group, topics)
+
+    def _share_group(
+        self, group_id: str, made_if_missing: bool
+    ) -> tuple[CoordinatorShard, ShareGroup]:
+        shard = self.runtime.shard_of(group_id)
+        entry = shard.entry_to_change(group_id)
+        group = None if entry is None else entry.group
+        if isinstance(group, ShareGroup):
+            return shard, group
+        if group is not None or not made_if_missing:
+            raise _not_found(group_id, group, ShareGroup.group_type)
+        self.runtime.make_room()
+        made = ShareGroup(group_id)
+        shard.begin_modern_group(made, None)
+        return shard, made
 
     # offsets
     def commit(self, request: CommitRequest) -> Deferred[CommitAnswer]:
@@ -387,8 +454,9 @@ class GroupCoordinator:
         """
         shard = self.runtime.shard_of(group_id, empty_allowed=True, reads=True)
         entry = shard.groups.get(group_id)
-        if entry is not None and isinstance(entry.group, ModernGroup):
-            check_fetch(entry.group, member_id, member_epoch)
+        group = None if entry is None else entry.group
+        if isinstance(group, ModernGroup) and not isinstance(group, ShareGroup):
+            check_fetch(group, member_id, member_epoch)
 
     def fetch_offsets(
         self,
@@ -513,16 +581,37 @@ class GroupCoordinator:
         """Fires when the group's tombstones are stored, or with why not. Raises BrokerError."""
         shard = self.runtime.shard_of(group_id, empty_allowed=True)
         entry = check_delete_group(shard.entry_to_change(group_id))
+        if isinstance(entry.group, ShareGroup):
+            return self._delete_share_group(shard, entry, entry.group)
         deleted = GroupDeletion(shard, entry).start()
         return deleted.addCallbacks(lambda _: ErrorCode.NONE, append_error)
 
+    def _delete_share_group(
+        self, shard: CoordinatorShard, entry: GroupEntry, group: ShareGroup
+    ) -> Deferred[ErrorCode]:
+        """Its states go before it does: nothing would tell of them then."""
+        deleting = shard.shares.delete_states(group)
+        # Nobody may come and have states made meanwhile. What was decided goes on.
+        entry.is_being_deleted = True
 
-def _not_found(group_id: str, group: Group | None) -> BrokerError:
-    """For a request that is of consumer groups."""
+        def refused(failure: Failure) -> Failure:
+            entry.is_being_deleted = False
+            return failure
+
+        return (
+            deleting.addErrback(refused)
+            .addCallback(lambda _: GroupDeletion(shard, entry).start())
+            .addCallbacks(lambda _: ErrorCode.NONE, append_error)
+        )
+
+
+def _not_found(group_id: str, group: Group | None, kind: str) -> BrokerError:
+    """For a request that is of this kind of groups."""
+    is_another = group is not None and group.group_type != kind
     return BrokerError(
         ErrorCode.GROUP_ID_NOT_FOUND,
-        f"Group {group_id} is not a consumer group."
-        if isinstance(group, ClassicGroup)
+        f"Group {group_id} is not a {kind} group."
+        if is_another
         else f"Group {group_id} not found.",
     )
 
@@ -533,7 +622,7 @@ def _replaced(
     """The classic group that a JoinGroup makes of a newer group without members. Raises
     BrokerError.
     """
-    if not group.is_empty:
+    if not group.is_empty or isinstance(group, ShareGroup):
         raise BrokerError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     if shard.is_being_changed(group):
         raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE)

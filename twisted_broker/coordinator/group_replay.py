@@ -5,7 +5,7 @@ Owns `GroupReplay`.
 1. It applies what the live path applied. Records of different keys may come in any order, as they
    do from a compacted log, and values that were overtaken by later ones may be missing.
 2. A tombstone makes no group. A group whose own tombstone was the last of its key is gone, unless
-   it has members: one that never had a record with its epoch may be there.
+   it holds something: one that never had a record with its epoch may be there.
 
 Source: Apache Kafka 4.3.1 `GroupMetadataManager.replay`. Not here: reading and decoding
 (`coordinator_loader.py`), which kind of group a name is when the log has more than one.
@@ -48,7 +48,7 @@ class GroupReplay(Generic[G]):
 
     def _drop(self, group: G) -> None:
         """Its own tombstone is the last that is written, and need not be the last that is read."""
-        if group.members:
+        if group.holds_anything:
             self._deleted.add(group.group_id)
         else:
             del self.groups[group.group_id]
@@ -57,6 +57,6 @@ class GroupReplay(Generic[G]):
         """All is read: drops what is gone."""
         for group_id in self._deleted:
             group = self.groups.get(group_id)
-            if group is not None and not group.members:
+            if group is not None and not group.holds_anything:
                 del self.groups[group_id]
         self._deleted.clear()

@@ -69,6 +69,11 @@ class ModernGroup:
         """Whether no record of it was ever applied: a heartbeat has made it, and was refused."""
         return not self.members and self.epoch == FIRST_EPOCH
 
+    @property
+    def holds_anything(self) -> bool:
+        """Whether it goes on although its own tombstone was read: that need not be the last."""
+        return bool(self.members)
+
     def is_subscribed_to(self, topic: str) -> bool:
         """Whether a member reads it."""
         raise NotImplementedError

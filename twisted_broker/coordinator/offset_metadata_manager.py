@@ -67,6 +67,7 @@ from twisted_broker.coordinator.group_records import (
     offset_record,
 )
 from twisted_broker.coordinator.modern_group import ModernGroup
+from twisted_broker.coordinator.share.group import ShareGroup
 from twisted_broker.log.append_info import EndMarker
 from twisted_broker.log.verification import Guard
 from twisted_broker.settings import LONG_MAX
@@ -135,6 +136,8 @@ def validate_commit(group: Group, request: CommitRequest) -> None:
     """Raises what keeps this committer from committing."""
     if group.is_dead:
         raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    if isinstance(group, ShareGroup):
+        raise BrokerError(ErrorCode.GROUP_ID_NOT_FOUND)
     if isinstance(group, ModernGroup):
         _validate_commit(group, request)
         return
@@ -587,7 +590,7 @@ def check_delete_offsets(entry: GroupEntry | None) -> GroupEntry:
     """The entry, if offsets may be deleted from it; raises GROUP_ID_NOT_FOUND or
     NON_EMPTY_GROUP.
     """
-    if entry is None or entry.group.is_dead:
+    if entry is None or entry.group.is_dead or isinstance(entry.group, ShareGroup):
         raise BrokerError(ErrorCode.GROUP_ID_NOT_FOUND)
     if not entry.group.is_empty and entry.group.protocol_type != CONSUMER_PROTOCOL_TYPE:
         raise BrokerError(ErrorCode.NON_EMPTY_GROUP)

@@ -1,6 +1,6 @@
 """What ConsumerGroupDescribe says of a group. Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
-Owns `describe`.
+Owns `describe`, `described_topics`.
 
 1. A member's assignment is what it was given and what it was told to give up and still has.
 2. Topics that are gone are left out.
@@ -66,8 +66,8 @@ def describe(group: ConsumerGroup, environment: Environment) -> Generator[None, 
         described.members.append(
             DescribedMember(
                 member,
-                _topics(member.assigned.keys() | member.pending.keys(), image),
-                _topics(group.target(member.member_id), image),
+                described_topics(member.assigned.keys() | member.pending.keys(), image),
+                described_topics(group.target(member.member_id), image),
                 CONSUMER_MEMBER if member.classic is None else CLASSIC_MEMBER,
             )
         )
@@ -78,7 +78,10 @@ def describe(group: ConsumerGroup, environment: Environment) -> Generator[None, 
     return Decision(answer=described)
 
 
-def _topics(partitions: Iterable[TopicIdPartition], image: MetadataImage) -> DescribedTopics:
+def described_topics(
+    partitions: Iterable[TopicIdPartition], image: MetadataImage
+) -> DescribedTopics:
+    """The partitions of topics that there are."""
     return [
         (topic_id, image.topics_by_id[topic_id].name, numbers)
         for topic_id, numbers in by_topic(partitions)

@@ -65,13 +65,13 @@ def check_request(
     BrokerError.
     """
     has_no_id = request.member_epoch == JOIN_EPOCH and may_lack_member_id
-    if not has_no_id and _is_blank(request.member_id):
+    if not has_no_id and is_blank(request.member_id):
         raise _invalid("MemberId can't be empty.")
-    if _is_blank(request.group_id):
+    if is_blank(request.group_id):
         raise _invalid("GroupId can't be empty.")
-    if request.instance_id is not None and _is_blank(request.instance_id):
+    if request.instance_id is not None and is_blank(request.instance_id):
         raise _invalid("InstanceId can't be empty.")
-    if request.rack_id is not None and _is_blank(request.rack_id):
+    if request.rack_id is not None and is_blank(request.rack_id):
         raise _invalid("RackId can't be empty.")
     if request.member_epoch == JOIN_EPOCH:
         _check_join(request)
@@ -101,7 +101,7 @@ def _check_join(request: HeartbeatRequest) -> None:
         )
 
 
-def _is_blank(text: str) -> bool:
+def is_blank(text: str) -> bool:
     """As Java's `trim().isEmpty()`."""
     return all(character <= " " for character in text)
 

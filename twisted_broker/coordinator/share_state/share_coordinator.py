@@ -1,7 +1,7 @@
 """The partitions of `__share_group_state` that this broker leads: load, serve, prune, unload.
 Ring 1.
 
-Owns `ShareCoordinator`, its settings, `IShareStateStore` and `IPersister`, as which others know it.
+Owns `ShareCoordinator`, which is an `IPersister`, its settings, and `IShareStateStore`.
 
 1. A share partition is served by the shard that its key hashes to, while this broker leads that
    partition: else NOT_COORDINATOR, also while that is in doubt after a stop of the process; while
@@ -66,32 +66,6 @@ from twisted_broker.wire.errors import BrokerError, ErrorCode
 CHECKED_PER_STEP = 500
 TOMBSTONES_PER_BATCH = 50
 _logger = Logger()
-
-
-class IPersister(Protocol):
-    """Keeps the state of share partitions. What it gives fails with BrokerError."""
-
-    def initialize(
-        self, key: SharePartitionKey, state_epoch: int, start_offset: int
-    ) -> Deferred[None]:
-        """Begins anew."""
-        ...
-
-    def read(self, key: SharePartitionKey, leader_epoch: int) -> Deferred[ReadState]:
-        """For the leader of that epoch: who led before is fenced."""
-        ...
-
-    def write(self, key: SharePartitionKey, state: WriteState) -> Deferred[None]:
-        """Adds what has changed."""
-        ...
-
-    def delete(self, key: SharePartitionKey) -> Deferred[None]:
-        """Fires where there is nothing, too."""
-        ...
-
-    def summary(self, key: SharePartitionKey) -> Deferred[StateSummary]:
-        """For whoever describes the group."""
-        ...
 
 
 class IShareStateStore(IOffsetsStore, Protocol):

@@ -184,3 +184,80 @@ class ConsumerGroupRegularExpressionValue(Record, record_type=16, versions="0", 
     topics: list[str] = array(string, "0+")
     version: int = int64("0+")
     timestamp: int = int64("0+")
+
+
+class ShareGroupMemberMetadataKey(Record, record_type=10, versions="0"):
+    group_id: str = string("0")
+    member_id: str = string("0")
+
+
+class ShareGroupMemberMetadataValue(Record, record_type=10, versions="0", flexible="0+"):
+    rack_id: str | None = string("0+", default=None, nullable="0+")
+    client_id: str = string("0+")
+    client_host: str = string("0+")
+    subscribed_topic_names: list[str] = array(string, "0+")
+
+
+class ShareGroupMetadataKey(Record, record_type=11, versions="0"):
+    group_id: str = string("0")
+
+
+class ShareGroupMetadataValue(Record, record_type=11, versions="0", flexible="0+"):
+    epoch: int = int32("0+")
+    metadata_hash: int = int64("0+")
+
+
+class ShareGroupTargetAssignmentMetadataKey(Record, record_type=12, versions="0"):
+    group_id: str = string("0")
+
+
+class ShareGroupTargetAssignmentMetadataValue(Record, record_type=12, versions="0", flexible="0+"):
+    assignment_epoch: int = int32("0+")
+    assignment_timestamp: int = int64("0+", tag=0)
+
+
+class ShareGroupTargetAssignmentMemberKey(Record, record_type=13, versions="0"):
+    group_id: str = string("0")
+    member_id: str = string("0")
+
+
+class ShareTopicPartitions(Struct):
+    topic_id: bytes = uuid("0+")
+    partitions: list[int] = array(int32, "0+")
+
+
+class ShareGroupTargetAssignmentMemberValue(Record, record_type=13, versions="0", flexible="0+"):
+    topic_partitions: list[ShareTopicPartitions] = array(ShareTopicPartitions, "0+")
+
+
+class ShareGroupCurrentMemberAssignmentKey(Record, record_type=14, versions="0"):
+    group_id: str = string("0")
+    member_id: str = string("0")
+
+
+class ShareGroupCurrentMemberAssignmentValue(Record, record_type=14, versions="0", flexible="0+"):
+    member_epoch: int = int32("0+")
+    previous_member_epoch: int = int32("0+")
+    state: int = int8("0+")
+    assigned_partitions: list[ShareTopicPartitions] = array(ShareTopicPartitions, "0+")
+
+
+class ShareGroupStatePartitionMetadataKey(Record, record_type=15, versions="0"):
+    group_id: str = string("0")
+
+
+class ShareTopicPartitionsInfo(Struct):
+    topic_id: bytes = uuid("0+")
+    topic_name: str = string("0+")
+    partitions: list[int] = array(int32, "0+")
+
+
+class ShareTopicInfo(Struct):
+    topic_id: bytes = uuid("0+")
+    topic_name: str = string("0+")
+
+
+class ShareGroupStatePartitionMetadataValue(Record, record_type=15, versions="0", flexible="0+"):
+    initializing_topics: list[ShareTopicPartitionsInfo] = array(ShareTopicPartitionsInfo, "0+")
+    initialized_topics: list[ShareTopicPartitionsInfo] = array(ShareTopicPartitionsInfo, "0+")
+    deleting_topics: list[ShareTopicInfo] = array(ShareTopicInfo, "0+")

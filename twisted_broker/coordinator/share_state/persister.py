@@ -1,0 +1,46 @@
+"""Who keeps the state of share partitions, as those who need it know him. Ring 1.
+
+Owns `IPersister`.
+
+Source: Apache Kafka 4.3.1 `Persister`. Not here: the share coordinator, which is one
+(`share_coordinator.py`).
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from twisted.internet.defer import Deferred
+
+from twisted_broker.coordinator.share_state.values import (
+    ReadState,
+    SharePartitionKey,
+    StateSummary,
+    WriteState,
+)
+
+
+class IPersister(Protocol):
+    """Keeps the state of share partitions. What it gives fails with BrokerError."""
+
+    def initialize(
+        self, key: SharePartitionKey, state_epoch: int, start_offset: int
+    ) -> Deferred[None]:
+        """Begins anew."""
+        ...
+
+    def read(self, key: SharePartitionKey, leader_epoch: int) -> Deferred[ReadState]:
+        """For the leader of that epoch: who led before is fenced."""
+        ...
+
+    def write(self, key: SharePartitionKey, state: WriteState) -> Deferred[None]:
+        """Adds what has changed."""
+        ...
+
+    def delete(self, key: SharePartitionKey) -> Deferred[None]:
+        """Fires where there is nothing, too."""
+        ...
+
+    def summary(self, key: SharePartitionKey) -> Deferred[StateSummary]:
+        """For whoever describes the group."""
+        ...

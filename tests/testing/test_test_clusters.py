@@ -114,7 +114,8 @@ def test_a_group_of_the_consumer_protocol() -> None:
         assert [each.value() for each in messages] == [b"one", b"two"]
         group = cluster.group("shop")
         assert group.state == "Stable"
-        assert [client for _, client in group.members] == ["rdkafka"]
+        assert [each.client_id for each in group.members] == ["rdkafka"]
+        assert group.members[0].assigned == [("orders", 0)]
         consumer.commit(message=messages[0], asynchronous=False)
         consumer.close()
         assert group.state == "Empty" and group.lag == 1

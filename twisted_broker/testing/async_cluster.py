@@ -20,44 +20,59 @@ from twisted_broker.testing.template_client import LENGTH, Connection, template
 
 
 class _Calls:
-    """One call at a time over the connection."""
+    """Several at a time over the connection; an answer belongs to its call by its number."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self._calling = asyncio.Lock()
-        self._reader: asyncio.StreamReader | None = None
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._writer: asyncio.StreamWriter | None = None
-        self._length: int | None = None
+        self._opening = asyncio.Lock()
+        self._reading: asyncio.Task[None] | None = None
 
     async def call(self, name: str, /, **arguments: Any) -> Any:
         """Raises ClusterError, ClusterTimeout."""
-        async with self._calling:
-            if self._reader is None:
-                self._reader, self._writer = await asyncio.open_connection(
-                    sock=self.connection.socket
-                )
-            assert self._writer is not None
-            self._writer.write(self.connection.request(name, arguments))
-            try:
-                # Those before it are of calls that were cancelled.
-                while (found := await self._next_answer(self._reader))["id"] != (
-                    self.connection.number
-                ):
-                    pass
-            except (asyncio.IncompleteReadError, ConnectionError):
-                raise self.connection.died() from None
-            return self.connection.result(found)
+        async with self._opening:
+            if self._writer is None:
+                reader, self._writer = await asyncio.open_connection(sock=self.connection.socket)
+                self._reading = asyncio.create_task(self._read(reader))
+        if self._reading is None or self._reading.done():
+            raise self.connection.died()
+        request = self.connection.request(name, arguments)
+        number = self.connection.number
+        answer = self._waiting[number] = asyncio.get_running_loop().create_future()
+        self._writer.write(request)
+        try:
+            found = await answer
+        finally:
+            self._waiting.pop(number, None)
+        if name == "restore" and "result" in found:
+            self._end_those_before(number)
+        return self.connection.result(found)
 
-    async def _next_answer(self, reader: asyncio.StreamReader) -> dict[str, Any]:
-        """One that is cancelled goes on at the next call."""
-        if self._length is None:
-            (self._length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
-        answer = await reader.readexactly(self._length)
-        self._length = None
-        found: dict[str, Any] = json.loads(answer)
-        return found
+    def _end_those_before(self, number: int) -> None:
+        """They were asked of the process that a restore ended."""
+        for each in [each for each in self._waiting if each < number]:
+            lost = {"error": "the cluster was restored meanwhile", "kind": "CallFailed"}
+            self._waiting.pop(each).set_result(lost)
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        try:
+            while True:
+                (length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
+                found = json.loads(await reader.readexactly(length))
+                # Nobody waits for one whose call was cancelled.
+                answer = self._waiting.pop(found["id"], None)
+                if answer is not None and not answer.done():
+                    answer.set_result(found)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            waiting, self._waiting = self._waiting, {}
+            for each in waiting.values():
+                if not each.done():
+                    each.set_exception(self.connection.died())
 
     def close(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
         if self._writer is not None:
             self._writer.close()
         self.connection.close()
@@ -100,11 +115,11 @@ class AsyncCluster(AwaitedCluster):
 
     async def snapshot(self) -> Snapshot[Awaitable[None]]:
         """As `Cluster.snapshot`."""
-        return Snapshot(self.call, await self.call("snapshot"))
+        return Snapshot(self._call, await self._call("snapshot"))
 
     async def restore(self, snapshot: Snapshot[Awaitable[None]]) -> None:
         """As `Cluster.restore`."""
-        self.pid = (await self.call("restore", number=snapshot.number))["pid"]
+        self.pid = (await self._call("restore", number=snapshot.number))["pid"]
 
     async def close(self) -> None:
         """As `Cluster.close`."""
@@ -129,11 +144,11 @@ class AsyncCluster(AwaitedCluster):
         return self._calls
 
     @property
-    def call(self) -> Call[Any]:
+    def _call(self) -> Call[Any]:
         return self._running().call
 
     @property
-    def ids(self) -> list[int]:
+    def _ids(self) -> list[int]:
         return self.brokers
 
     @property

@@ -17,6 +17,7 @@ from twisted_broker.testing.cluster import (
     Position,
     Record,
     Written,
+    members,
     read,
     settings_text,
     wait_arguments,
@@ -54,37 +55,37 @@ class AwaitedCluster(
         settings: Mapping[str, object] | None = None,
     ) -> AsyncTopic:
         """As `Cluster.topic`."""
-        await self.call(
+        await self._call(
             "make_topic",
             name=name,
             partitions=partitions,
             replicas=replicas,
             settings=settings_text(settings),
         )
-        return AsyncTopic(self.call, name)
+        return AsyncTopic(self._call, name)
 
     def group(self, name: str) -> AsyncGroup:
         """As `Cluster.group`."""
-        return AsyncGroup(self.call, name)
+        return AsyncGroup(self._call, name)
 
     async def leader(self, topic: str, partition: int) -> ClusterBroker[Awaitable[None]]:
         """As `Cluster.leader`."""
-        return self.broker(await self.call("leader", topic=topic, partition=partition))
+        return self.broker(await self._call("leader", topic=topic, partition=partition))
 
-    async def strike(self, action: str, api: Apis, how: dict[str, Any]) -> AsyncFault:
-        return Fault(self.call, await self.call("strike_requests", action=action, api=api, **how))
+    async def _strike(self, action: str, api: Apis, how: dict[str, Any]) -> AsyncFault:
+        return Fault(self._call, await self._call("strike_requests", action=action, api=api, **how))
 
     @property
     def trace(self) -> ClusterTrace[Awaitable[list[Exchange]], Awaitable[None]]:
         """As `Cluster.trace`."""
-        return ClusterTrace(self.call, _exchanges)
+        return ClusterTrace(self._call, _exchanges)
 
-    async def check(self, kind: str, topic: str) -> None:
-        refuse(await self.call("anomalies", kind=kind, topic=topic))
+    async def _check(self, kind: str, topic: str) -> None:
+        refuse(await self._call("anomalies", kind=kind, topic=topic))
 
     async def wait_until(self, condition: Condition, within: str | float = 30.0) -> None:
         """As `Cluster.wait_until`."""
-        await self.call("wait_until", **wait_arguments(condition, within))
+        await self._call("wait_until", **wait_arguments(condition, within))
 
 
 class AsyncTopic:
@@ -137,7 +138,7 @@ class AsyncGroup:
         return str((await self._found())["state"])
 
     async def members(self) -> list[Member]:
-        return [Member(**each) for each in (await self._found())["members"]]
+        return members(await self._found())
 
     async def offsets(self) -> dict[Position, int]:
         return {(topic, number): at for topic, number, at in (await self._found())["offsets"]}

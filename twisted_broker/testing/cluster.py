@@ -61,6 +61,8 @@ class Member(NamedTuple):
 
     id: str
     client_id: str
+    assigned: list[Position]
+    """(topic, partition)"""
 
 
 def _text(content: bytes | str | None) -> str | None:
@@ -102,6 +104,16 @@ def read(topic: str, found: Iterable[dict[str, Any]]) -> list[Record]:
             [(name, _bytes(value)) for name, value in each["headers"]],
         )
         for each in found
+    ]
+
+
+def members(found: dict[str, Any]) -> list[Member]:
+    """From the answer of the call `group`."""
+    return [
+        Member(
+            each["id"], each["client_id"], [(topic, number) for topic, number in each["assigned"]]
+        )
+        for each in found["members"]
     ]
 
 
@@ -175,11 +187,11 @@ class Cluster(RequestFaults[Fault[None, int]], ClusterVerbs[None, list[str]]):
         self._log_began = 0
 
     @property
-    def call(self) -> Call[Any]:
+    def _call(self) -> Call[Any]:
         return self._connection.call
 
     @property
-    def ids(self) -> list[int]:
+    def _ids(self) -> list[int]:
         return self.brokers
 
     def __str__(self) -> str:
@@ -221,7 +233,7 @@ class Cluster(RequestFaults[Fault[None, int]], ClusterVerbs[None, list[str]]):
         found = self._connection.call("leader", topic=topic, partition=partition)
         return self.broker(found)
 
-    def strike(self, action: str, api: Apis, how: dict[str, Any]) -> Fault[None, int]:
+    def _strike(self, action: str, api: Apis, how: dict[str, Any]) -> Fault[None, int]:
         call = self._connection.call
         return Fault(call, call("strike_requests", action=action, api=api, **how))
 
@@ -230,7 +242,7 @@ class Cluster(RequestFaults[Fault[None, int]], ClusterVerbs[None, list[str]]):
         """What clients sent and were answered."""
         return ClusterTrace(self._connection.call, exchanges)
 
-    def check(self, kind: str, topic: str) -> None:
+    def _check(self, kind: str, topic: str) -> None:
         refuse(self._connection.call("anomalies", kind=kind, topic=topic))
 
     def wait_until(self, condition: Condition, within: str | float = _SECONDS) -> None:
@@ -352,7 +364,7 @@ class Group:
 
     @property
     def members(self) -> list[Member]:
-        return [Member(**each) for each in self._found()["members"]]
+        return members(self._found())
 
     @property
     def offsets(self) -> dict[Position, int]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import base64
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from twisted.internet.error import ConnectError, ConnectionClosed
@@ -24,12 +24,13 @@ from twisted_broker.consumer.cluster_client import ClientConnection, ClusterClie
 from twisted_broker.consumer.consumer_config import ConsumerConfig
 from twisted_broker.consumer.errors import BrokersUnreachable
 from twisted_broker.consumer.group_offsets import commit_offsets
+from twisted_broker.consumer.rebalance import assigned_partitions
 from twisted_broker.consumer.record_iterator import records_of
 from twisted_broker.image.entries import PartitionRegistration, TopicImage
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
 from twisted_broker.server.kafka_server import KafkaServer
-from twisted_broker.wire.errors import BrokerError, ErrorCode, error_of
+from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError, error_of
 from twisted_broker.wire.legacy import iterate_entries
 from twisted_broker.wire.messages import fetch, groups, list_offsets, offsets, topics, transactions
 from twisted_broker.wire.messages.produce import (
@@ -116,6 +117,7 @@ class ClusterCalls:
         listener: str | None = None,
     ) -> None:
         self._brokers, self._runtime, self.requests = brokers, runtime, requests
+        self._listener = listener
         self.bootstrap = ",".join(_address(broker) for broker in brokers)
         asked = ",".join(_address(broker, listener) for broker in brokers)
         config = ConsumerConfig({"bootstrap.servers": asked, "client.id": OWN_CLIENT})
@@ -123,6 +125,10 @@ class ClusterCalls:
         self._producer: tuple[int, int] | None = None
         self._sequences: dict[TopicPartition, int] = defaultdict(int)
         self._next_unkeyed: dict[str, int] = defaultdict(int)
+
+    def another(self) -> ClusterCalls:
+        """With connections of its own."""
+        return ClusterCalls(self._brokers, self._runtime, self.requests, self._listener)
 
     def close(self) -> None:
         """Closes its connections."""
@@ -276,12 +282,23 @@ class ClusterCalls:
         """Any broker."""
         return await self._client.send_to_any(request, version)
 
-    async def ask_coordinator(self, group: str, request: Any, version: int, within: float) -> Any:
-        """Of a group. Raises CallFailed: it refuses."""
+    async def pause(self) -> None:
+        """Before something is looked at again."""
+        await self._client.pause(_PAUSE_MS)
+
+    async def ask_coordinator(
+        self,
+        group: str,
+        request: Any,
+        version: int,
+        within: float,
+        error: Callable[[Any], int] = lambda answer: int(answer.error_code),
+    ) -> Any:
+        """Of a group; `error` of its answer. Raises CallFailed: it refuses."""
 
         async def asked(coordinator: ClientConnection) -> Any:
             found = await coordinator.send(request, version)
-            _check(found.error_code, None)
+            _check(error(found), None)
             return found
 
         return await self._at_coordinator(group, asked, within)
@@ -482,7 +499,12 @@ class ClusterCalls:
         return {
             "state": described.group_state,
             "members": [
-                {"id": each.member_id, "client_id": each.client_id} for each in described.members
+                {
+                    "id": each.member_id,
+                    "client_id": each.client_id,
+                    "assigned": _assigned(each),
+                }
+                for each in described.members
             ],
             "offsets": committed,
             "lag": lag,
@@ -617,6 +639,22 @@ class ClusterCalls:
                 raise TimeoutError(f"{what} is not served by all brokers after {within:g} s")
             await self._client.pause(_PAUSE_MS)
         return result
+
+
+def _assigned(member: Any) -> list[tuple[str, int]]:
+    """Topic and partition."""
+    if isinstance(member, groups.DescribedGroupMember):
+        try:
+            found: Iterable[TopicPartition] = assigned_partitions(bytes(member.member_assignment))
+        except WireError:  # of a group of another kind
+            found = ()
+    else:
+        found = (
+            TopicPartition(each.topic_name, number)
+            for each in member.assignment.topic_partitions
+            for number in each.partitions
+        )
+    return sorted((each.topic, each.partition) for each in found)
 
 
 def _described(partition: int, record: Record) -> dict[str, Any]:

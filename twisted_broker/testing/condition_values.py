@@ -91,10 +91,10 @@ class ConditionValues:
             value = await self._value(what, form)
         except _Unknown as unknown:
             return _Seen(None, str(unknown), form)
-        if what == "isr":
-            value, wanted = set(value), set(wanted)
+        if what in ("isr", "group.assigned"):
+            value, wanted = ({_hashed(each) for each in found} for found in (value, wanted))
         holds = _COMPARE[form["is"]](value, wanted)
-        shown = sorted(value) if what == "isr" else value
+        shown = sorted(value) if isinstance(value, set) else value
         return _Seen(holds, f"it is {value_text(what, shown)}", form)
 
     async def _value(self, what: str, form: dict[str, Any]) -> Any:
@@ -102,7 +102,7 @@ class ConditionValues:
         if what == "in_sync":
             return self._agreed(lambda image: not _out_of_sync(image))
         if what.startswith("group."):
-            return await self._of_group(form["group"], what.removeprefix("group."))
+            return await self._of_group(form, what.removeprefix("group."))
         if what == "transaction.state":
             return await self._asked(
                 self._calls.transaction_state(form["transactional_id"], within=self._left())
@@ -159,8 +159,15 @@ class ConditionValues:
             self._counted[topic] = known = (ends, len(found))
         return known[1]
 
-    async def _of_group(self, group: str, what: str) -> Any:
-        found = await self._asked(self._calls.group(group, within=self._left()))
+    async def _of_group(self, form: dict[str, Any], what: str) -> Any:
+        found = await self._asked(self._calls.group(form["group"], within=self._left()))
+        if what == "assigned":
+            return [
+                where
+                for each in found["members"]
+                if form["client"] in (each["client_id"], each["id"])
+                for where in each["assigned"]
+            ]
         return len(found["members"]) if what == "members" else found[what]
 
     def _left(self) -> float:
@@ -233,6 +240,10 @@ class ConditionValues:
         broker, partition = found
         view = BrokerView(lambda: broker.parts)
         return view.explanation(partition, view.now(), waiting=False)
+
+
+def _hashed(each: Any) -> Any:
+    return tuple(each) if isinstance(each, list) else each
 
 
 def _image(broker: KafkaServer) -> MetadataImage:

@@ -45,6 +45,7 @@ _SUBJECTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "group.state": (_EQUAL, ("group",)),
     "group.members": (_ALL, ("group",)),
     "group.lag": (_ALL, ("group",)),
+    "group.assigned": (_ALL, ("group", "client")),
     "requests": (_ALL, ("api",)),
     "transaction.state": (_EQUAL, ("transactional_id",)),
     "in_sync": (_EQUAL, ()),
@@ -97,7 +98,7 @@ class Subject:
 
     def _compared(self, operator: str, value: object) -> Condition:
         if isinstance(value, set | frozenset | tuple):
-            value = sorted(value)
+            value = [list(each) if isinstance(each, tuple) else each for each in sorted(value)]
         form = {"what": self._what, **self._of, "is": operator, "value": value}
         check(form)
         return Condition(form)
@@ -152,16 +153,29 @@ def records(topic: str) -> Subject:
 
 
 class GroupSubject:
-    """A consumer group: `.state`, Kafka's word; `.members` and `.lag`, how many."""
+    """A consumer group: `.state`, Kafka's word; `.members` and `.lag`, how many;
+    `.assigned(client)`: a set of (topic, partition).
+    """
 
     def __init__(self, name: str) -> None:
         self._of = {"group": name}
 
     def __getattr__(self, name: str) -> Subject:
-        known = [each.removeprefix("group.") for each in _SUBJECTS if each.startswith("group.")]
+        known = [
+            each.removeprefix("group.")
+            for each, (_, of) in _SUBJECTS.items()
+            if each.startswith("group.") and of == ("group",)
+        ]
         if name not in known:
-            raise AttributeError(f"a group has {', '.join(sorted(known))}, not {name}")
+            found = ", ".join(sorted([*known, "assigned(client)"]))
+            raise AttributeError(f"a group has {found}, not {name}")
         return Subject(f"group.{name}", self._of)
+
+    def assigned(self, client: str) -> Subject:
+        """What that client's members have, by client id or member id: `== {("orders", 0)}`, `!=`,
+        `>=` (these at least), `<=` (none but these).
+        """
+        return Subject("group.assigned", {**self._of, "client": client})
 
 
 def group(name: str) -> GroupSubject:
@@ -222,6 +236,10 @@ def check(form: Mapping[str, Any]) -> None:
             raise TypeError(f"{text} is a set of broker ids, not {value!r}")
         for each in value:
             _check_value(f"each broker of {text}", each, int)
+    elif what == "group.assigned":
+        pairs = value if isinstance(value, list) else [value]
+        if not all(isinstance(each, list) and [*map(type, each)] == [str, int] for each in pairs):
+            raise TypeError(f"{text} is a set of (topic, partition), not {value!r}")
     elif what in _WORDS:
         if value not in _WORDS[what]:
             raise ValueError(f"{text} is one of {', '.join(_WORDS[what])}, not {value!r}")
@@ -249,12 +267,16 @@ def text_of(form: Mapping[str, Any]) -> str:
 
 def _subject_text(form: Mapping[str, Any]) -> str:
     what, *rest = form["what"].split(".")
-    of = ", ".join(repr(form[name]).replace("'", '"') for name in _SUBJECTS[form["what"]][1])
-    return f"{what}({of})" + "".join(f".{each}" for each in rest)
+    of = [repr(form[name]).replace("'", '"') for name in _SUBJECTS[form["what"]][1]]
+    if "client" in form:
+        return f"{what}({of[0]}).{rest[0]}({of[1]})"
+    return f"{what}({', '.join(of)})" + "".join(f".{each}" for each in rest)
 
 
 def value_text(what: str, value: Any) -> str:
     """A value as Python writes it; an ISR is a set."""
     if what == "isr":
         return f"{{{', '.join(map(str, value))}}}"
+    if what == "group.assigned":
+        return f"{{{', '.join(repr(tuple(each)) for each in value)}}}"
     return f'"{value}"' if isinstance(value, str) else repr(value)

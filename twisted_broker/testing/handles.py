@@ -105,6 +105,32 @@ class ClusterBroker(Generic[Done_co]):
         """What fell due meanwhile runs, late. It is in the ISRs again when this returns."""
         return self._call("thaw", node=self.id, within=in_seconds(within))
 
+    def go_stale(self, within: str | float = _SECONDS) -> Done_co:
+        """It does not follow the metadata any more: it answers with old leaders and old topics."""
+        return self._call("go_stale", node=self.id, within=in_seconds(within))
+
+    def catch_up(self, within: str | float = _SECONDS) -> Done_co:
+        """It follows the metadata again; it knows what others know when this returns."""
+        return self._call("catch_up", node=self.id, within=in_seconds(within))
+
+    def fence(self, within: str | float = _SECONDS) -> Done_co:
+        """It and the controller hear nothing of each other, and its session is over: others lead
+        what it led, which it does not know.
+        """
+        return self._call("fence", node=self.id, within=in_seconds(within))
+
+    def unfence(self, within: str | float = _SECONDS) -> Done_co:
+        """The controller hears of it again. It is in the ISRs again when this returns."""
+        return self._call("unfence", node=self.id, within=in_seconds(within))
+
+    def stale(self) -> Struck:
+        """Stale; it catches up at the end."""
+        return Struck(self.go_stale, self.catch_up)
+
+    def fenced(self) -> Struck:
+        """Fenced; unfenced at the end."""
+        return Struck(self.fence, self.unfence)
+
     def stopped(self) -> Struck:
         """Stopped; started again at the end."""
         return Struck(self.stop, self.restart)
@@ -271,36 +297,36 @@ class RequestFaults(ABC, Generic[Made_co]):
     """
 
     @abstractmethod
-    def strike(self, action: str, api: Apis, how: dict[str, Any]) -> Made_co:
+    def _strike(self, action: str, api: Apis, how: dict[str, Any]) -> Made_co:
         """Puts a fault in force."""
 
     def fail(self, api: Apis, error: str, *, applied: bool = False, **where: Any) -> Made_co:
         """Answers `error`, before any work: for the partitions that `where` names, the rest of the
         request is served. `applied`: after the work was done.
         """
-        return self.strike("fail", api, {"error": error, "applied": applied, **where})
+        return self._strike("fail", api, {"error": error, "applied": applied, **where})
 
     def lose_request(self, api: Apis = None, **where: Any) -> Made_co:
         """Resets the connection instead of doing what is asked."""
-        return self.strike("lose_request", api, where)
+        return self._strike("lose_request", api, where)
 
     def lose_answer(self, api: Apis = None, **where: Any) -> Made_co:
         """Resets the connection when the work is done, before the answer."""
-        return self.strike("lose_answer", api, where)
+        return self._strike("lose_answer", api, where)
 
     def silence(self, api: Apis = None, **where: Any) -> Made_co:
         """Never answers; what comes behind it on its connection waits."""
-        return self.strike("silence", api, where)
+        return self._strike("silence", api, where)
 
     def delay(self, api: Apis, by: str | float, **where: Any) -> Made_co:
         """Begins to work on it so much later."""
-        return self.strike("delay", api, {"seconds": in_seconds(by), **where})
+        return self._strike("delay", api, {"seconds": in_seconds(by), **where})
 
     def throttle(self, by: str | float, api: Apis = None, **where: Any) -> Made_co:
         """Answers with that throttle time, and does not read from its connection meanwhile, as over
         a quota.
         """
-        return self.strike("throttle", api, {"seconds": in_seconds(by), **where})
+        return self._strike("throttle", api, {"seconds": in_seconds(by), **where})
 
 
 class Exchange(NamedTuple):
@@ -389,48 +415,48 @@ class ClusterVerbs(ABC, Generic[Done_co, Told_co]):
 
     @property
     @abstractmethod
-    def call(self) -> Call[Any]:
+    def _call(self) -> Call[Any]:
         """Of its process. Raises ClusterError, ClusterTimeout."""
 
     @property
     @abstractmethod
-    def ids(self) -> list[int]:
+    def _ids(self) -> list[int]:
         """Of its brokers."""
 
     @abstractmethod
-    def check(self, kind: str, topic: str) -> Done_co:
+    def _check(self, kind: str, topic: str) -> Done_co:
         """Raises AssertionError for each anomaly of that kind."""
 
     def broker(self, node: int) -> ClusterBroker[Done_co]:
         """One of its brokers, by its id. Raises ValueError."""
-        if node not in self.ids:
-            known = ", ".join(map(str, self.ids))
+        if node not in self._ids:
+            known = ", ".join(map(str, self._ids))
             raise ValueError(f"there is no broker {node!r}: there are {known}")
-        return ClusterBroker(self.call, node)
+        return ClusterBroker(self._call, node)
 
     @property
     def controller(self) -> ClusterBroker[Done_co]:
         """A machine of its own, beside several brokers; of one, that broker."""
-        return ClusterBroker(self.call, self.ids[0] if len(self.ids) == 1 else CONTROLLER_NODE)
+        return ClusterBroker(self._call, self._ids[0] if len(self._ids) == 1 else CONTROLLER_NODE)
 
     def link(self, one: int | str, other: int | str) -> Link[Done_co]:
         """Between two machines, by their ids (100: the controller), or of `"client"` and one."""
-        return Link(self.call, one, other)
+        return Link(self._call, one, other)
 
     def disk(self, node: int) -> Disk[Done_co]:
         """Of a machine, by its id."""
-        return Disk(self.call, node)
+        return Disk(self._call, node)
 
     @property
     def clock(self) -> ClusterClock[Told_co]:
         """The time of all machines."""
-        return ClusterClock(self.call)
+        return ClusterClock(self._call)
 
     def move_leader(self, topic: str, partition: int, to: int | None = None) -> Done_co:
         """Another replica leads, `to` or one that is in sync; its order of replicas begins with it
         then.
         """
-        done: Done_co = self.call("move_leader", topic=topic, partition=partition, to=to)
+        done: Done_co = self._call("move_leader", topic=topic, partition=partition, to=to)
         return done
 
     def move_coordinator(
@@ -441,34 +467,46 @@ class ClusterVerbs(ABC, Generic[Done_co, Told_co]):
         to: int | None = None,
     ) -> Done_co:
         """Another broker coordinates that group, or that transactional id."""
-        done: Done_co = self.call(
+        done: Done_co = self._call(
             "move_coordinator", group=group, transactional_id=transactional_id, to=to
         )
         return done
 
     def remove_member(self, group: str, member: str) -> Done_co:
         """Of a group, by client id or member id: as if its session had ended."""
-        done: Done_co = self.call("remove_member", group=group, member=member)
+        done: Done_co = self._call("remove_member", group=group, member=member)
+        return done
+
+    def elect_uncleanly(self, topic: str, partition: int) -> Done_co:
+        """Of a partition without a leader: a replica that lives leads, in sync or not."""
+        done: Done_co = self._call("elect_uncleanly", topic=topic, partition=partition)
+        return done
+
+    def rebalance(self, group: str) -> Done_co:
+        """As if a member had joined that group, and left. Its members join anew when they hear of
+        it, with their next heartbeat.
+        """
+        done: Done_co = self._call("rebalance", group=group)
         return done
 
     def save(self, directory: str | os.PathLike[str]) -> Done_co:
         """Writes the files of all machines to a new directory, with which `data` begins."""
-        done: Done_co = self.call("save", directory=os.path.abspath(directory))
+        done: Done_co = self._call("save", directory=os.path.abspath(directory))
         return done
 
     def assert_nothing_lost(self, topic: str) -> Done_co:
         """Each acknowledged record is where its client was told, unless it was deleted."""
-        return self.check("lost", topic)
+        return self._check("lost", topic)
 
     def assert_no_duplicates(self, topic: str) -> Done_co:
         """No record is there more often than it was acknowledged, by key, value and partition; one
         that was not may be there once.
         """
-        return self.check("repeated", topic)
+        return self._check("repeated", topic)
 
     def assert_order_kept(self, topic: str) -> Done_co:
         """The records of each producer are in the order in which it sent them first."""
-        return self.check("reordered", topic)
+        return self._check("reordered", topic)
 
 
 def refuse(anomalies: list[str]) -> None:

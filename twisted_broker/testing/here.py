@@ -35,11 +35,11 @@ class ClusterHere(AwaitedCluster):
         return self._running.ids
 
     @property
-    def call(self) -> Call[Any]:
+    def _call(self) -> Call[Any]:
         return self._called
 
     @property
-    def ids(self) -> list[int]:
+    def _ids(self) -> list[int]:
         return self.brokers
 
     def _called(self, name: str, /, **arguments: Any) -> Awaitable[Any]:

@@ -11,7 +11,7 @@ their machines, links and disks.
 4. Machines talk in memory, clients by TCP. Brokers talk by TCP as well where a setting names the
    listener between them, or an authorizer: then who they are counts.
 5. A call returns when what it says holds on every machine that runs, or raises what is missing. A
-   machine that is frozen does not count.
+   machine that is frozen, fenced or stale does not count.
 6. A machine whose process ended keeps its files, also in memory, and its port.
 
 Ring 2. Source: our own. Not here: what is asked of it (`cluster_calls.py`), what a machine is
@@ -57,6 +57,7 @@ from twisted_broker.testing.faulty_dispatcher import FaultyDispatcher
 from twisted_broker.testing.group_members import GroupMembers
 from twisted_broker.testing.handed_out import Raised, handed_out
 from twisted_broker.testing.handles import CONTROLLER_NODE
+from twisted_broker.testing.held_metadata import HeldMetadata
 from twisted_broker.testing.live_network import CLIENTS
 from twisted_broker.testing.live_world import LiveWorld, World
 from twisted_broker.testing.machine import Machine
@@ -270,6 +271,8 @@ class RunningCluster:
         self._topics, self._data = dict(topics or {}), data
         self._handed_out: dict[str, Any] | None = None
         self._is_struck = False
+        self._stale: dict[int, HeldMetadata] = {}
+        self._fenced: set[int] = set()
         self._page: Any = None
         self._ready: Deferred[None] = Deferred()
         self._failed = ""
@@ -363,6 +366,7 @@ class RunningCluster:
             if "broker" in each.roles
             and self._service.runs(each)
             and not self._machine(each).is_frozen
+            and each.config.node_id not in self._fenced | self._stale.keys()
         ]
 
     def _machine(self, broker: KafkaServer) -> Machine:
@@ -372,6 +376,8 @@ class RunningCluster:
         """In order: files are closed as after a clean shutdown, and nothing is left behind."""
         if self._calls is not None:
             self._calls.close()
+        for held in self._stale.values():
+            held.let_go()
         for machine in self._machines.values():
             machine.heal_disk()
             if machine.is_frozen:
@@ -413,6 +419,10 @@ class RunningCluster:
                 raise CallFailed(
                     f"{node_title(node)} {what}: a snapshot is taken of a whole cluster"
                 )
+        if self._stale:
+            raise CallFailed(
+                f"broker {next(iter(self._stale))} is stale: a snapshot is taken of a whole cluster"
+            )
         if self._network.blocked:
             one, other = sorted(self._network.blocked)[0]
             raise CallFailed(
@@ -531,6 +541,58 @@ class RunningCluster:
             self._note_running()
             await self._until(partial(self._lacks_of_back, node), within)
 
+    async def go_stale(self, node: int, within: float = 30.0) -> None:
+        """It does not follow the metadata any more, until `catch_up`. Raises CallFailed,
+        TimeoutError.
+        """
+        broker = self._process(node)
+        if "broker" not in broker.roles:
+            raise CallFailed("the controller writes the metadata: it cannot be stale")
+        if node not in self._stale:
+            assert broker.role is not None
+            self._stale[node] = held = HeldMetadata(broker.role.observer)
+            self._note_running()
+            await self._until(lambda: "" if held.is_held else f"broker {node} follows", within)
+
+    async def catch_up(self, node: int, within: float = 30.0) -> None:
+        """It follows the metadata again; ends when it knows what the others know. Raises
+        TimeoutError.
+        """
+        held = self._stale.pop(node, None)
+        if held is not None:
+            held.let_go()
+            self._note_running()
+            await self._until(lambda: unsettled(self._running), within)
+
+    async def fence(self, node: int, within: float = 30.0) -> None:
+        """The controller hears nothing of it, nor it of the controller, and its session is over.
+        Raises CallFailed, TimeoutError.
+        """
+        broker, controller = self._process(node), self._service.brokers[0]
+        if broker is controller:
+            raise CallFailed(f"{node_title(node)} is the controller: nobody fences it")
+        if not self._service.runs(controller) or controller.parts.controller is None:
+            raise CallFailed("the controller does not run: nobody fences a broker")
+        await self.cut_link(node, controller.config.node_id, one_way=False)
+        self._fenced.add(node)
+        self._note_running()
+        known = _image_of(controller).brokers[node]
+        session = controller.parts.controller.sessions.session_of(known)
+        if session is not None:
+            session.contact_ms -= controller.parts.controller.sessions.timeout_ms
+        controller.parts.controller.tick()
+        await self._until(partial(self._lacks_of_gone, node), within)
+
+    async def unfence(self, node: int, within: float = 30.0) -> None:
+        """The controller hears of it again; ends when it is in the ISRs, as a restart. Raises
+        TimeoutError.
+        """
+        if node in self._fenced:
+            self._fenced.discard(node)
+            await self.heal_link(node, self._service.brokers[0].config.node_id)
+            self._note_running()
+            await self._until(partial(self._lacks_of_back, node), within)
+
     async def stop_broker(self, node: int, within: float = 30.0) -> None:
         """In order: what it led is led by others, where they can. Nothing for one that is stopped.
         Raises CallFailed, TimeoutError.
@@ -569,6 +631,7 @@ class RunningCluster:
         await machine.power_is_back()
         machine.let_ports_go()
         self._ended_by_disk.discard(node)
+        self._stale.pop(node, None)
         again, started = self._service.come_back(broker)
         try:
             await self._until_done(started, within, f"{node_title(node)} has not started")
@@ -757,11 +820,14 @@ _OWN: dict[str, Callable[..., Awaitable[Any]]] = {
     each.__name__: each
     for each in (
         RunningCluster.advance,
+        RunningCluster.catch_up,
         RunningCluster.crash,
         RunningCluster.cut_link,
         RunningCluster.delay_link,
         RunningCluster.drop_connections,
+        RunningCluster.fence,
         RunningCluster.freeze,
+        RunningCluster.go_stale,
         RunningCluster.heal_disk,
         RunningCluster.heal_link,
         RunningCluster.hits,
@@ -776,6 +842,7 @@ _OWN: dict[str, Callable[..., Awaitable[Any]]] = {
         RunningCluster.strike_disk,
         RunningCluster.strike_requests,
         RunningCluster.thaw,
+        RunningCluster.unfence,
         RunningCluster.wait_for_hits,
     )
 }
@@ -784,7 +851,9 @@ _STRIKES = {
     "cut_link",
     "delay_link",
     "drop_connections",
+    "fence",
     "freeze",
+    "go_stale",
     "kill",
     "narrow_link",
     "restart_broker",
@@ -792,6 +861,11 @@ _STRIKES = {
     "strike_disk",
     "strike_requests",
 }
+
+
+def _image_of(controller: KafkaServer) -> Any:
+    assert controller.parts.controller is not None
+    return controller.parts.controller.decided
 
 
 def _image(broker: KafkaServer) -> Any:

@@ -167,6 +167,10 @@ VERBS: dict[str, Verb] = {
         ),
         Verb("freeze", "freeze", "Nothing of it runs, as by SIGSTOP.", (_NODE,)),
         Verb("thaw", "thaw", "It goes on; it is in the ISRs again.", (_NODE, _WITHIN)),
+        Verb("go_stale", "go_stale", "It does not follow the metadata.", (_NODE, _WITHIN)),
+        Verb("catch_up", "catch_up", "It follows the metadata again.", (_NODE, _WITHIN)),
+        Verb("fence", "fence", "Its session with the controller is over.", (_NODE, _WITHIN)),
+        Verb("unfence", "unfence", "The controller hears of it again.", (_NODE, _WITHIN)),
         Verb("stop", "stop_broker", "A controlled shutdown.", (_NODE, _WITHIN)),
         Verb("restart", "restart_broker", "Starts it again, or anew.", (_NODE, _WITHIN)),
         Verb(
@@ -235,6 +239,18 @@ VERBS: dict[str, Verb] = {
             "move_leader",
             "Another replica leads.",
             (_TOPIC, _PARTITION, Field("to", "integer", "which; left out: another in sync")),
+        ),
+        Verb(
+            "elect_uncleanly",
+            "elect_uncleanly",
+            "A replica that lives leads, in sync or not.",
+            (_TOPIC, _PARTITION, _WITHIN),
+        ),
+        Verb(
+            "rebalance",
+            "rebalance",
+            "As if a member had joined a group, and left.",
+            (Field("group", "text", "a group's name", ...), _WITHIN),
         ),
         Verb(
             "move_coordinator",

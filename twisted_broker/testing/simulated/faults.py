@@ -107,7 +107,7 @@ class DrawnFaults:
         return f"{verb} {node_title(node)} for {seconds:.1f} s", self._struck(node, verb, seconds)
 
     async def _struck(self, node: int, verb: str, seconds: float) -> None:
-        call = self._kafka.call
+        call = self._kafka._call
         if verb == "crash":
             await call("crash", node=node, lose_unsynced=True, torn=False)
         elif verb == "stop":
@@ -123,7 +123,7 @@ class DrawnFaults:
         """Until it holds on every machine: links may be cut meanwhile."""
         while True:
             try:
-                await self._kafka.call(verb, node=node, within=_BACK_SECONDS)
+                await self._kafka._call(verb, node=node, within=_BACK_SECONDS)
             except (CallFailed, TimeoutError) as error:
                 self._note("fault", f"{error}; tries again")
                 await asyncio.sleep(1)

@@ -13,6 +13,7 @@ from tests.cluster.test_three_controllers import CLUSTER_ID, Quorum
 from tests.memory_broker import MemoryBroker
 from twisted_broker.cluster.bootstrap import DEFAULT
 from twisted_broker.cluster.controller import Controller
+from twisted_broker.cluster.metadata_recovery import Target, read_source, recover
 from twisted_broker.cluster.snapshots import list_snapshots, quorum_of_snapshot
 from twisted_broker.cluster.storage_formatter import Node, format_node
 from twisted_broker.log.log_directory import LogDirMismatch
@@ -268,3 +269,33 @@ def test_who_joins_without_a_cluster_id_is_refused() -> None:
             listeners="CONTROLLER://127.0.0.1:9191",
             controller_quorum_bootstrap_servers="127.0.0.1:9192",
         )
+
+
+def test_a_majority_is_lost_and_one_goes_on_alone() -> None:
+    """QU 4.20: from a broker's copy; the others are voters no more."""
+    quorum = VotersInTheLog(1, 2, 3)
+    quorum.create("a")
+    copy = quorum.files[4]
+    quorum.until(lambda: "a" in quorum.broker.broker.parts.metadata.image.topics_by_name)
+    for number in (1, 2, 3):
+        quorum.crash(number)
+    quorum.nodes.pop(4).stop()
+    source = read_source(copy, "/data")
+    assert sorted(source.voters.ids) == [1, 2, 3]
+    done = recover(copy, source, Target("/new", 1), 0, Random(3).randbytes)
+    assert [each.id for each in done.dropped] == [2, 3]
+    alone = MemoryBroker(
+        copy,
+        CLUSTER_ID,
+        node_id="1",
+        process_roles="controller",
+        listeners="CONTROLLER://127.0.0.1:9191",
+        log_dirs="/new",
+        **quorum.found_by(1),
+    ).start()
+    controller = alone.broker.parts.controller
+    assert controller is not None and controller.is_active
+    assert set(controller.image.topics_by_name) == {"a"}
+    (voter_left,) = controller.log.history.voters.nodes
+    assert voter_left.id == 1 and voter_left.endpoints[0].port == 9191
+    alone.stop()

@@ -6,6 +6,7 @@ KAFKA_JARS: a folder of Apache Kafka 4.3's jars (`make test-java`). Some minutes
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import time
@@ -269,6 +270,7 @@ def test_leaders_of_a_mixed_quorum_are_killed(
     """
     quorum = new_quorum.start(*kinds)
     assert quorum.create("t0") < LONGEST_GAP
+    quorum.settle()
     led, gaps = set[str](), list[float]()
     with quorum.view.producing("load") as writer:
         for number in range(1, 7):
@@ -312,35 +314,43 @@ def test_each_place_is_taken_over_and_given_back(new_quorum: MixedQuorum) -> Non
 
 
 @pytest.mark.parametrize("kinds", [(JAVA, JAVA, OURS), (OURS, OURS, JAVA)])
-def test_a_voter_that_was_away_gets_a_snapshot(
+def test_a_voter_with_a_new_disk_joins_by_a_snapshot(
     new_quorum: MixedQuorum, kinds: tuple[str, ...]
 ) -> None:
-    """QU 8.9: of a leader of the other sort, where the log before it is gone."""
-    quorum = new_quorum.start(*kinds)
+    """QU 8.9, 8.10, 4.14: of a leader of the other sort; its old key goes, the new one comes."""
+    quorum = new_quorum
+    quorum.shared["controller.quorum.auto.join.enable"] = "true"
+    quorum.start(*kinds)
     away = next(each for each in quorum.places.values() if kinds.count(each.kind) == 1)
     quorum.settle()
+    old = quorum.voters[away.number]
     away.kill()
-    first = int(next(iter(sorted(Path(quorum.leader.data).glob("__*/*.log")))).stem)
     names = [f"t{number}" for number in range(60)]
-
-    def has_moved() -> bool:
-        for name in names:
-            quorum.create(name)
-        names[:] = [f"{name}x" for name in names]
-        data = Path(quorum.leader.data)
-        return int(min(data.glob("__*/*.log")).stem) > first
-
-    quorum.view.until(has_moved, "the log before a snapshot is gone")
-    before = set(Path(away.data).glob("__*/*.checkpoint"))
+    for name in names:
+        quorum.create(name)
+    quorum.view.until(lambda: snapshots(quorum.leader.data), "a snapshot is written")
+    shutil.rmtree(away.directory)
+    away.format(away.kind, "--no-initial-controllers")
     away.spawn()
+    quorum.view.until(
+        lambda: quorum.voters.get(away.number, old) != old and len(quorum.voters) == 3,
+        "it votes with its new disk",
+    )
     quorum.settle()
-    assert set(Path(away.data).glob("__*/*.checkpoint")) - before
+    assert snapshots(away.data)
     for place in quorum.places.values():
         if place is not away:
             place.kill()
             quorum.create(f"without-{place.number}")
             place.spawn()
             quorum.settle()
+    assert set(names) <= set(quorum.view.admin.list_topics().topics)
+
+
+def snapshots(data: str) -> list[Path]:
+    """Without the bootstrap checkpoint."""
+    found = Path(data).glob("__cluster_metadata-0/*.checkpoint")
+    return [each for each in found if not each.name.startswith("0" * 20)]
 
 
 def test_kafkas_tool_changes_the_voters_of_ours(new_quorum: MixedQuorum, tmp_path: Path) -> None:

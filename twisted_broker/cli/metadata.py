@@ -12,13 +12,20 @@ Not here: the recovery itself (`cluster/metadata_recovery.py`).
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from twisted_broker.cli.number_types import WholeNumber
+
+if TYPE_CHECKING:
+    from twisted_broker.raft.voter_set import VoterNode
+
+_REACH_SECONDS = 2
 
 
 @click.group()
@@ -83,11 +90,15 @@ def recover(
     Takes the undamaged source of the newest epoch, with the highest offset. The new controller
     continues there, in a higher epoch. Changes after that offset are lost, and a broker that had
     applied more of them refuses to follow: then take that broker's copy.
+
+    Of several controllers it is for a majority that is lost for good: the one that is written votes
+    alone, the others are voters no more.
     """
     from twisted_broker.cluster.metadata_recovery import (
         CannotRecover,
         Target,
         most_advanced,
+        others_of,
         read_source,
         recover,
     )
@@ -111,6 +122,7 @@ def recover(
     try:
         source = most_advanced(usable)
         wanted = Target(str(target.resolve()), node_id, cluster_id, move_aside)
+        _check_others(others_of(source, node_id))
         done = recover(files, source, wanted, int(time.time() * 1000), os.urandom)
     except (CannotRecover, CheckpointError, LogDirMismatch, OSError) as error:
         raise click.UsageError(str(error)) from error
@@ -127,10 +139,30 @@ def recover(
         f"wrote {done.directory}: node {done.node_id} of cluster "
         f"{done.cluster_id}; its next epoch is {done.epoch + 1}"
     )
+    for voter in done.dropped:
+        click.echo(
+            f"controller {voter.id} votes no more: never start it on its old directory; format it "
+            "anew with --no-initial-controllers, and it may join"
+        )
     click.echo(
         f"changes from offset {source.end_offset} on are lost, if there were any: new topics, "
         "settings, leaders; a broker that has applied one of them stops and logs it"
     )
+
+
+def _check_others(voters: tuple[VoterNode, ...]) -> None:
+    """Raises UsageError where another voter is there: two quorums of one cluster would follow."""
+    for voter in voters:
+        for endpoint in voter.endpoints:
+            try:
+                socket.create_connection((endpoint.host, endpoint.port), _REACH_SECONDS).close()
+            except OSError:
+                continue
+            raise click.UsageError(
+                f"controller {voter.id} answers at {endpoint.host}:{endpoint.port}, and votes: "
+                "where a majority lives nothing need be recovered; where it does not, stop that "
+                "one first"
+            )
 
 
 def _reach(end_offset: int, epoch: int) -> str:

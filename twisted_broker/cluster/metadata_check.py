@@ -251,9 +251,9 @@ def check_metadata(
     return run_whole(check_in_steps(files, directory, is_copy, applied))
 
 
-def _history(files: IFileSystem, directory: str, walk: Walk, listener: str) -> VoterHistory:
+def history_of(files: IFileSystem, directory: str, walk: Walk, listener: str = "") -> VoterHistory:
     """Who votes, as the newest snapshot, or the bootstrap checkpoint, and the log behind it say.
-    Raises MetadataDamage, OSError.
+    `walk` is done.    Raises MetadataDamage, OSError.
     """
     history, snapshots = VoterHistory(VoterSet()), list_snapshots(files, directory)
     newest = snapshots[-1] if snapshots else BOOTSTRAP
@@ -294,7 +294,7 @@ def check_in_steps(
         if number % BATCHES_PER_STEP == 0:
             yield
     at = walk.broken
-    history = _history(files, directory, walk, listener)
+    history = history_of(files, directory, walk, listener)
     if is_copy and at is None and not walk.end:
         # Its durable end is that of the copy whose place it took.
         return Checked(image, None, history)

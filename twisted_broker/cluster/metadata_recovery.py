@@ -9,6 +9,8 @@ Owns reading a source, choosing the most advanced one, and writing a new `__clus
 3. The next controller's epoch is above every epoch seen by more than `EPOCHS_AHEAD`: the lost
    controller may have led epochs of which the source knows nothing.
 4. Offsets, epochs and bytes of the records are the source's own, so that brokers go on from there.
+5. Where the log says who votes (kraft.version 1), a record behind its end says that the new
+   controller alone does: the others of a majority that is lost must never come back.
 
 Source: Kafka has no such tool; KIP-630 (snapshots), KIP-595. Not here: options (`cli/metadata.py`).
 """
@@ -18,12 +20,13 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from twisted_broker.cluster.metadata_check import (
     MetadataDamage,
     Walk,
     check_metadata,
+    history_of,
     is_empty,
     write_durable_end,
 )
@@ -35,6 +38,7 @@ from twisted_broker.cluster.snapshots import (
     image_of,
     list_snapshots,
     load_snapshot,
+    quorum_of_content,
 )
 from twisted_broker.image.metadata_image import EMPTY, MetadataImage
 from twisted_broker.interfaces import IFileSystem
@@ -50,7 +54,11 @@ from twisted_broker.log.meta_properties import (
 from twisted_broker.log.recovery import load_log
 from twisted_broker.log.segment import OpenFiles
 from twisted_broker.log_config import LogConfig
+from twisted_broker.raft.control_records import control_batch
 from twisted_broker.raft.election_state import ElectionState
+from twisted_broker.raft.replica_key import ReplicaKey
+from twisted_broker.raft.voter_history import KRaftVersion, VoterHistory, Voters
+from twisted_broker.raft.voter_set import VoterNode, VoterSet
 from twisted_broker.settings import INT_MAX
 from twisted_broker.topic_names import METADATA_DIRECTORY, METADATA_TOPIC_ID
 from twisted_broker.wire.errors import BrokerError, WireError
@@ -70,6 +78,7 @@ class CannotRecover(Exception):
 class Source:
     """What a directory or a snapshot file holds. `snapshot_path` "" without one; `cluster_id`
     None: not known; `damage`: one line about what lies behind its end and is not used, or "".
+    `voters`: those of kraft.version 1.
     """
 
     path: str
@@ -80,6 +89,7 @@ class Source:
     cluster_id: str | None
     epoch: int
     damage: str = ""
+    voters: VoterSet = VoterSet()  # noqa: RUF009 - immutable
 
     @property
     def end_offset(self) -> int:
@@ -120,6 +130,7 @@ def _snapshot_source(files: IFileSystem, path: str, snapshot: SnapshotId) -> Sou
         raise CannotRecover(f"{path} is not there")
     try:
         image = image_of(content, snapshot)
+        found = quorum_of_content(content, snapshot, "")
     except (WireError, BrokerError, AssertionError, LookupError) as error:
         raise CannotRecover(f"{path} is damaged: {error}") from error
     return Source(
@@ -130,6 +141,7 @@ def _snapshot_source(files: IFileSystem, path: str, snapshot: SnapshotId) -> Sou
         [],
         _cluster_of(files, posixpath.dirname(posixpath.dirname(path))),
         snapshot.epoch,
+        voters=next((each.voters for each in found if isinstance(each, Voters)), VoterSet()),
     )
 
 
@@ -144,7 +156,7 @@ def _directory_source(files: IFileSystem, path: str, directory: str, up_to_damag
             raise
         damage = str(found)
     base = load_snapshot(files, directory, snapshots[-1]) if snapshots else EMPTY
-    batches = _batches(files, directory)
+    batches, history = _batches(files, directory)
     epoch = max([base.epoch, *(each.epoch for each in snapshots)])
     epoch = max([epoch, *(batch.partition_leader_epoch for batch in batches)])
     known = read_quorum_state(files, directory)
@@ -153,17 +165,19 @@ def _directory_source(files: IFileSystem, path: str, directory: str, up_to_damag
     at = posixpath.join(directory, newest.file_name) if newest is not None else ""
     cluster_id = _cluster_of(files, posixpath.dirname(directory))
     data = [bytes(batch.buffer) for batch in batches]
-    return Source(path, _replayed(base, data), newest, at, data, cluster_id, epoch, damage)
+    image = _replayed(base, data)
+    return Source(path, image, newest, at, data, cluster_id, epoch, damage, history.voters)
 
 
-def _batches(files: IFileSystem, directory: str) -> list[BatchView]:
-    """The good batches behind the newest snapshot."""
+def _batches(files: IFileSystem, directory: str) -> tuple[list[BatchView], VoterHistory]:
+    """The good batches behind the newest snapshot, and who votes behind them."""
     found, walk = [], Walk(files, directory, None)
     for _, place, batch in walk.batches():
         start = batch.offset
         data = bytes(memoryview(batch.buffer)[start : start + place.size_in_bytes])
         found.append(BatchView(data))
-    return [batch for batch in found if batch.last_offset < walk.offset]
+    history = history_of(files, directory, walk)
+    return [batch for batch in found if batch.last_offset < walk.offset], history
 
 
 def _replayed(base: MetadataImage, batches: list[bytes]) -> MetadataImage:
@@ -207,13 +221,16 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What was written. `aside`: the names under which what was there is kept."""
+    """What was written. `aside`: the names under which what was there is kept;
+    `dropped`: the voters that vote no more.
+    """
 
     directory: str
     cluster_id: str
     node_id: int
     epoch: int
     aside: tuple[str, ...]
+    dropped: tuple[VoterNode, ...] = ()
 
 
 def recover(
@@ -263,7 +280,7 @@ def _recover(
             f"{what}: give an empty directory, or --move-aside to keep what is "
             "there under another name"
         )
-    _stage(files, source, posixpath.join(path, _STAGE), properties.node_id or 0, wall_ms)
+    _stage(files, source, posixpath.join(path, _STAGE), properties, wall_ms)
     aside = []
     if taken:
         aside.append(f"{directory}.{random_bytes(16).hex()}{STRAY_SUFFIX}")
@@ -286,7 +303,13 @@ def _recover(
         properties.node_id,
         source.epoch + EPOCHS_AHEAD,
         tuple(aside),
+        others_of(source, properties.node_id),
     )
+
+
+def others_of(source: Source, node_id: int | None) -> tuple[VoterNode, ...]:
+    """The voters of a source but for this node."""
+    return tuple(each for each in source.voters.nodes if each.id != node_id)
 
 
 def _properties(
@@ -333,7 +356,9 @@ def _only_controller(source: Source) -> int:
     return known[0]
 
 
-def _stage(files: IFileSystem, source: Source, stage: str, node_id: int, wall_ms: int) -> None:
+def _stage(
+    files: IFileSystem, source: Source, stage: str, properties: MetaProperties, wall_ms: int
+) -> None:
     """The whole directory under another name, durably. One that was left by a crash goes first."""
     if files.is_directory(stage):
         files.remove_tree(stage)
@@ -344,7 +369,15 @@ def _stage(files: IFileSystem, source: Source, stage: str, node_id: int, wall_ms
         assert content is not None, source.snapshot_path
         write_aside(files, posixpath.join(stage, source.snapshot.file_name), content)
         start = source.snapshot.end_offset
-    log = _write_log(files, source.batches, stage, start, wall_ms)
+    node_id, batches = properties.node_id or 0, source.batches
+    if source.voters:
+        assert properties.directory_id is not None
+        own = VoterNode(ReplicaKey(node_id, properties.directory_id), (), 0, 1)
+        # Its listeners follow with its first start.
+        change = (KRaftVersion(1), Voters(VoterSet([own])))
+        end, epoch = source.end_offset, source.image.epoch
+        batches = [*batches, control_batch(change, wall_ms, end, epoch)]
+    log = _write_log(files, batches, stage, start, wall_ms)
     state = ElectionState(source.epoch + EPOCHS_AHEAD, node_id)
     write_quorum_state(files, stage, state, [node_id])
     write_durable_end(files, stage, log.log_end_offset)
@@ -386,7 +419,9 @@ def _check(files: IFileSystem, source: Source, stage: str) -> None:
     )
     image = MetadataStore(Opened(log, files, InlineWorker(), base, 0), lambda: 0).replay()
     log.release_files()
-    if image != source.image:
+    at = source.image
+    found = replace(image, offset=at.offset, epoch=at.epoch, timestamp_ms=at.timestamp_ms)
+    if image.offset < at.offset or found != at:
         raise CannotRecover(
             f"{stage} does not say what {source.path} says: the disk of {stage} "
             "fails, or the source changed meanwhile"

@@ -479,6 +479,19 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         "Time after which a snapshot is written; 0 never by time.",
         0,
     ),
+    _long(
+        "metadata.max.retention.bytes",
+        100 << 20,
+        "Size of the metadata log and its snapshots beyond which the oldest snapshot goes, and the "
+        "log before the next one, where several controllers vote.",
+        unit="bytes",
+    ),
+    _ms(
+        "metadata.max.retention.ms",
+        604_800_000,
+        "Age of the oldest snapshot at which it goes, and the log before the next one, where "
+        "several controllers vote.",
+    ),
     _text(
         "metadata.log.dir",
         None,

@@ -74,8 +74,6 @@ log.local.retention.bytes long -2 -2.. +
 log.local.retention.ms long -2 -2.. +
 metadata.log.segment.bytes int 1073741824 8388608..
 metadata.log.segment.ms long 604800000
-metadata.max.retention.bytes long 104857600
-metadata.max.retention.ms long 604800000
 metric.reporters list org.apache.kafka.common.metrics.JmxReporter +
 metrics.num.samples int 2 1..
 metrics.recording.level string INFO

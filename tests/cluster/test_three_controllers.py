@@ -184,7 +184,9 @@ def test_without_a_majority_nothing_is_decided(quorum: Quorum) -> None:
 
 def test_a_controller_that_was_away_for_long_gets_a_snapshot() -> None:
     """QU 3.14: what it missed is no longer in the leader's log."""
-    quorum = Quorum(metadata_log_max_record_bytes_between_snapshots="2000")
+    quorum = Quorum(
+        metadata_log_max_record_bytes_between_snapshots="2000", metadata_max_retention_bytes="1000"
+    )
     away = next(node for node in (1, 2, 3) if node != quorum.leader)
     quorum.crash(away)
     names = {f"t{number}" for number in range(30)}
@@ -204,6 +206,33 @@ def test_a_controller_that_was_away_for_long_gets_a_snapshot() -> None:
     quorum.create("after")
     quorum.start(leader)
     quorum.until(lambda: quorum.topics(away) == quorum.topics(leader) == {*names, "after"})
+    quorum.stop()
+
+
+def test_a_controller_that_was_away_for_a_snapshot_goes_on_in_the_log() -> None:
+    """QU 3.16: the log before a snapshot stays, up to `metadata.max.retention.bytes`."""
+    quorum = Quorum(metadata_log_max_record_bytes_between_snapshots="2000")
+    away = next(node for node in (1, 2, 3) if node != quorum.leader)
+    quorum.create("first")
+    quorum.until(lambda: quorum.topics(away) == {"first"})
+    quorum.crash(away)
+    names = {f"t{number}" for number in range(30)}
+    for name in sorted(names):
+        quorum.create(name)
+        quorum.pass_time(0.5)
+    leader = quorum.controller(quorum.leader or 0)
+    assert leader is not None and len(leader.log.snapshots) > 1
+    assert leader.log.log.log_start_offset == 0
+    quorum.start(away)
+    quorum.until(lambda: quorum.topics(away) == {"first", *names})
+    back = quorum.controller(away)
+    assert back is not None and back.log.log.log_start_offset == 0
+    old = leader.node_id
+    quorum.crash(old)
+    quorum.until(lambda: quorum.leader is not None)
+    quorum.create("last")
+    quorum.start(old)
+    quorum.until(lambda: quorum.topics(old) == {"first", "last", *names})
     quorum.stop()
 
 

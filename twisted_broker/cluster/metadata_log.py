@@ -27,6 +27,7 @@ from __future__ import annotations
 import posixpath
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import NamedTuple, Protocol, cast
 
 from twisted_broker.cluster.bootstrap import NAME as BOOTSTRAP
@@ -51,7 +52,12 @@ from twisted_broker.cluster.snapshots import SnapshotId, load_snapshot, quorum_o
 from twisted_broker.image.metadata_image import MetadataImage
 from twisted_broker.interfaces import IDiskWorker, IFileSystem
 from twisted_broker.log.checkpoints import write_aside
-from twisted_broker.log.errors import CheckpointError, LogDirFailure, is_out_of_descriptors
+from twisted_broker.log.errors import (
+    CheckpointError,
+    LogDirFailure,
+    OutOfDescriptors,
+    is_out_of_descriptors,
+)
 from twisted_broker.log.log_directory import LOCK
 from twisted_broker.log.meta_properties import NAME as META_PROPERTIES
 from twisted_broker.log.segment_file import FileSlice, SegmentFile
@@ -330,7 +336,8 @@ class Alone:
 
 class Quorum(NamedTuple):
     """Who votes, as the configuration says, and this node. `voters` empty: it joins a quorum that
-    it finds at `bootstrap`. `listener`: the controllers' own.
+    it finds at `bootstrap`. `listener`: the controllers' own. `retention_..`: beyond that the
+    oldest of several snapshots goes, with the log before the next.
     """
 
     local: LocalNode
@@ -339,6 +346,8 @@ class Quorum(NamedTuple):
     random_ms: Callable[[int], int]
     bootstrap: tuple[Address, ...] = ()
     listener: str = ""
+    retention_bytes: int = 100 << 20
+    retention_ms: int = 604_800_000
 
     @property
     def is_alone(self) -> bool:
@@ -395,6 +404,7 @@ class MetadataLog(MetadataStore):
         self._election: SaveElection | None = None
         self._synced_end, self._truncations = self.end_offset, 0
         self._part = bytearray()
+        self._written_ms: dict[SnapshotId, int] = {}  # as long as `snapshots`
 
     @property
     def high_watermark(self) -> int:
@@ -847,11 +857,41 @@ class MetadataLog(MetadataStore):
         self._carry_out(self.raft.persisted(seq, self._carrier.now_ms()))
 
     def _truncate_behind(self, snapshot: SnapshotId) -> None:
-        super()._truncate_behind(snapshot)
-        if self._raft is not None and self.snapshots[-1] == snapshot:
-            at = OffsetAndEpoch(*snapshot)
-            self._raft.snapshot_written(at)
-            self._raft.start_moved(at)
+        """Alone, right behind it. Where others vote, as far as retention says: one that lags a
+        little goes on in the log.
+        """
+        raft, at = self._raft, OffsetAndEpoch(*snapshot)
+        newest = self.snapshots[-1] if self.snapshots else None
+        if raft is None or self.is_alone or (newest is not None and snapshot <= newest):
+            super()._truncate_behind(snapshot)
+            if raft is not None and self.snapshots[-1] == snapshot:
+                raft.snapshot_written(at)
+                raft.start_moved(at)
+            return
+        self.snapshots.append(snapshot)
+        self._written_ms[snapshot] = self.wall_ms()
+        raft.snapshot_written(at)
+        with suppress(OutOfDescriptors):
+            self.log.roll(self.wall_ms())
+        while len(self.snapshots) > 1 and self._is_beyond_retention():
+            oldest, second = self.snapshots[:2]
+            del self.snapshots[0]
+            self._written_ms.pop(oldest, None)
+            self.log.increment_log_start_offset(second.end_offset)
+            self.log.delete_old_segments(self.wall_ms())
+            raft.start_moved(OffsetAndEpoch(*second))
+            self._remove_snapshots([oldest])
+
+    def _is_beyond_retention(self) -> bool:
+        oldest, now_ms = self.snapshots[0], self.wall_ms()
+        if oldest.end_offset < self.log.log_start_offset:
+            return True  # a start goes on behind the newest
+        if now_ms - self._written_ms.setdefault(oldest, now_ms) >= self.quorum.retention_ms:
+            return True
+        size = self.log.size_in_bytes + sum(
+            self.files.size(self.snapshot_path(each)) for each in self.snapshots
+        )
+        return size > self.quorum.retention_bytes
 
     # the end
 

@@ -94,6 +94,8 @@ def quorum_of(
         random.randrange,
         servers,
         name,
+        config.integer("metadata.max.retention.bytes"),
+        config.integer("metadata.max.retention.ms"),
     )
 
 

@@ -409,3 +409,42 @@ def test_a_static_quorum_of_both_becomes_one_of_records(tmp_path: Path) -> None:
             quorum.settle()
     finally:
         quorum.end()
+
+
+def test_a_java_broker_follows_controllers_of_ours(new_quorum: MixedQuorum) -> None:
+    """QU 4.18, 8.13: it knows bootstrap addresses only, and finds the leader in the voters."""
+    quorum = new_quorum.start(OURS, OURS, OURS)
+    address = f"127.0.0.1:{free_port()}"
+    broker = JavaNode(
+        quorum.directory / "broker-13",
+        {
+            "process.roles": "broker",
+            "node.id": "13",
+            "listeners": f"PLAINTEXT://{address}",
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+            "controller.quorum.bootstrap.servers": quorum.shared[
+                "controller.quorum.bootstrap.servers"
+            ],
+        },
+    )
+    broker.format_a_broker()
+    broker.spawn()
+    try:
+        quorum.view.until(
+            lambda: 13 in quorum.view.admin.list_topics(timeout=5).brokers, "it is unfenced"
+        )
+        quorum.settle()
+        for number in range(2):
+            name = f"on-13-{number}"
+            made = NewTopic(name, num_partitions=1, replica_assignment=[[13]])
+            quorum.view.admin.create_topics([made])[name].result(30)
+            with View(address).producing(name) as writer:
+                View(address).until(writer.progress(), "records are written to it")
+            View(address).check_once(writer)
+            leader = quorum.leader
+            leader.kill()
+            leader.spawn()
+            quorum.settle()
+    finally:
+        broker.kill()

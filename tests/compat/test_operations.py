@@ -32,7 +32,11 @@ from tests.compat.test_restart import free_port
 RECIPES = read_page(PAGE.read_text())
 VARIABLES = declared(RECIPES[PREPARATION].commands[0][1])
 NEEDS_A_MOUNT = {"A full disk"}
-LONG = {"Another address of the controller", "A controller that started empty"}
+LONG = {
+    "Another address of the controller",
+    "A controller that started empty",
+    "Three controllers",
+}
 TOPIC, PARTITIONS = "orders", 3
 RECORDS = 300
 PATIENCE_SECONDS = 60

@@ -144,6 +144,62 @@ def _consumer_group_rows() -> tuple[Setting, ...]:
     )
 
 
+def _share_partition_rows() -> tuple[Setting, ...]:
+    """What the leaders of share groups' partitions obey. A group's own `share.x` stands before
+    `group.share.x`, and between `group.share.min.x` and `group.share.max.x`.
+    """
+    rows: list[Setting] = []
+    for name, unit, doc, *numbers in (
+        ("delivery.count.limit", "", "Deliveries of a record", (5, 2, 10), (2, 2, 5), (10, 5, 25)),
+        (
+            "record.lock.duration.ms",
+            "ms",
+            "Time for which a member holds a record",
+            (30000, 1000, 3600000),
+            (15000, 1000, 30000),
+            (60000, 30000, 3600000),
+        ),
+        (
+            "partition.max.record.locks",
+            "",
+            "Records between the first and the last that are in flight in a share partition",
+            (2000, 100, 10000),
+            (100, 100, 2000),
+            (4000, 2000, 10000),
+        ),
+    ):
+        for kind, said, (default, low, high) in zip(
+            ("", "min.", "max."),
+            ("", ": a group's least", ": a group's most"),
+            numbers,
+            strict=True,
+        ):
+            rows.append(
+                _int(
+                    f"group.share.{kind}{name}",
+                    default,
+                    f"{doc}{said}.",
+                    low,
+                    high=high,
+                    unit=unit,
+                )
+            )
+    return (
+        *rows,
+        _int(
+            "group.share.max.share.sessions",
+            2000,
+            "Sessions of share consumers that one broker keeps; at least group.share.max.size.",
+            1,
+        ),
+        _int(
+            "share.fetch.purgatory.purge.interval.requests",
+            1000,
+            "Completed share fetches kept in the purgatory before it is purged.",
+        ),
+    )
+
+
 def _tls_rows() -> tuple[Setting, ...]:
     """The rows of TLS. Each may also be set as `listener.name.NAME.x`; only that form is live."""
     return (
@@ -1183,6 +1239,7 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
     ),
     *_consumer_group_rows(),
     *_share_group_rows(),
+    *_share_partition_rows(),
 )
 
 LIVE_BROKER_SETTINGS = frozenset(name for name, row in BROKER_SETTINGS.items() if row.live)

@@ -57,6 +57,7 @@ def check_together(config: BrokerConfig) -> None:
     _check_cordoned(config)
     _check_access(config)
     _check_groups(config)
+    _check_share_groups(config)
 
 
 def _check_groups(config: BrokerConfig) -> None:
@@ -110,6 +111,25 @@ def _check_intervals(config: BrokerConfig, kind: str) -> None:
             f"group.{kind}.heartbeat.interval.ms",
             heartbeat,
             f"less than group.{kind}.session.timeout.ms, {session}",
+        )
+
+
+def _check_share_groups(config: BrokerConfig) -> None:
+    for name in ("delivery.count.limit", "record.lock.duration.ms", "partition.max.record.locks"):
+        least, most = (config.integer(f"group.share.{each}.{name}") for each in ("min", "max"))
+        value = config.integer(f"group.share.{name}")
+        if not least <= value <= most:
+            raise ConfigError(
+                f"group.share.{name}",
+                value,
+                f"what group.share.min.{name} and group.share.max.{name} allow, {least} to {most}",
+            )
+    sessions, size = (
+        config.integer(f"group.share.max.{each}") for each in ("share.sessions", "size")
+    )
+    if sessions < size:
+        raise ConfigError(
+            "group.share.max.share.sessions", sessions, f"group.share.max.size, {size}, or more"
         )
 
 

@@ -38,17 +38,7 @@ group.coordinator.append.linger.ms int -1 -1..
 group.coordinator.background.threads int 2 1..
 group.coordinator.cached.buffer.max.bytes int 1048588 524288.. +
 group.coordinator.threads int 4 1..
-group.share.delivery.count.limit int 5 2..10
-group.share.max.delivery.count.limit int 10 5..25
-group.share.max.partition.max.record.locks int 4000 2000..10000
-group.share.max.record.lock.duration.ms int 60000 30000..3600000
-group.share.max.share.sessions int 2000 1..
-group.share.min.delivery.count.limit int 2 2..5
-group.share.min.partition.max.record.locks int 100 100..2000
-group.share.min.record.lock.duration.ms int 15000 1000..30000
-group.share.partition.max.record.locks int 2000 100..10000
 group.share.persister.class.name string org.apache.kafka.server.share.persister.DefaultStatePersister #
-group.share.record.lock.duration.ms int 30000 1000..3600000
 group.streams.assignment.interval.ms int 1000 0.. +
 group.streams.heartbeat.interval.ms int 5000 1..
 group.streams.initial.rebalance.delay.ms int 3000 0..
@@ -153,7 +143,6 @@ share.coordinator.append.linger.ms int -1 -1..
 share.coordinator.cached.buffer.max.bytes int 1048588 524288.. +
 share.coordinator.state.topic.compression.codec int 0
 share.coordinator.threads int 1 1..
-share.fetch.purgatory.purge.interval.requests int 1000
 socket.connection.setup.timeout.max.ms long 30000
 socket.connection.setup.timeout.ms long 10000
 ssl.engine.factory.class class -

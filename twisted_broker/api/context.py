@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from twisted_broker.net.dynamic_listener_config import DynamicListenerConfig
     from twisted_broker.replication.live_brokers import ImageSource
     from twisted_broker.replication.replica_manager import ReplicaManager
+    from twisted_broker.share.share_partition_manager import SharePartitionManager
     from twisted_broker.zookeeper.role_requests import RoleRequests
 
 
@@ -109,6 +110,7 @@ class BrokerParts:
         "replica_manager",
         "roles",
         "runtime",
+        "share_partitions",
         "share_state",
         "topic_answers",
         "transactions",
@@ -131,6 +133,7 @@ class BrokerParts:
         groups: GroupCoordinator | None = None,
         transactions: TransactionCoordinator | None = None,
         share_state: ShareCoordinator | None = None,
+        share_partitions: SharePartitionManager | None = None,
         controller: Controller | None = None,
         turns: Turns | None = None,
         lifecycle: ILifecycle | None = None,
@@ -155,6 +158,7 @@ class BrokerParts:
         self.groups = groups
         self.transactions = transactions
         self.share_state = share_state
+        self.share_partitions = share_partitions
         self.controller = controller
         self.turns = turns or Turns(runtime.clock, runtime.marks)
         self.lifecycle = lifecycle
@@ -374,6 +378,12 @@ class RequestContext:
     @property
     def share_state(self) -> ShareCoordinator:
         found = self.broker.share_state
+        assert found is not None, _WITHOUT_BROKER
+        return found
+
+    @property
+    def share_partitions(self) -> SharePartitionManager:
+        found = self.broker.share_partitions
         assert found is not None, _WITHOUT_BROKER
         return found
 

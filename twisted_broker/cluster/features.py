@@ -17,7 +17,7 @@ from twisted_broker.image.entries import FeatureRange
 from twisted_broker.image.metadata_image import METADATA_VERSION, MetadataImage
 
 TRANSACTION_VERSION, GROUP_VERSION = "transaction.version", "group.version"
-KRAFT_VERSION = "kraft.version"
+KRAFT_VERSION, SHARE_VERSION = "kraft.version", "share.version"
 
 SUPPORTED_FEATURES: Mapping[str, FeatureRange] = {
     ELR_FEATURE: FeatureRange(0, 1),
@@ -39,6 +39,11 @@ INITIAL_LEVELS: Mapping[str, int] = {
 def serves_consumer_groups(image: MetadataImage) -> bool:
     """Whether the cluster has finalised the protocol of KIP-848."""
     return image.features.get(GROUP_VERSION, 0) >= 1
+
+
+def serves_share_groups(image: MetadataImage) -> bool:
+    """Whether the cluster has finalised the protocol of KIP-932."""
+    return image.features.get(SHARE_VERSION, 0) >= 1
 
 
 def transaction_version(image: MetadataImage) -> int:

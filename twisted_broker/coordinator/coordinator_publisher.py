@@ -24,6 +24,7 @@ from twisted_broker.coordinator.coordinator_context import (
 from twisted_broker.coordinator.group_coordinator import GroupCoordinator
 from twisted_broker.coordinator.offsets_store import ReplicaOffsetsStore
 from twisted_broker.coordinator.offsets_topic import CreateTopics, OffsetsTopic
+from twisted_broker.coordinator.share_state.persister import IPersister
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.topic_names import OFFSETS_TOPIC
 from twisted_broker.turns import Turns
@@ -95,6 +96,7 @@ def build_group_coordinator(
     create_topics: CreateTopics,
     turns: Turns,
     has_stale_roles: Callable[[], bool] = bool,
+    persister: IPersister | None = None,
 ) -> GroupCoordinator:
     """A coordinator on these replicas, which follows what they lead from now on. `image_source`
     is a MetadataObserver (`image`, `subscribe`); `start` and `stop` of the result are the
@@ -110,6 +112,7 @@ def build_group_coordinator(
         turns,
         has_stale_roles,
         lambda: image_source.image,
+        persister,
     )
     coordinator = GroupCoordinator(
         context, OffsetsTopic(image_source, config, create_topics, runtime.clock)

@@ -264,9 +264,10 @@ class FileSlice:
             raise SliceGone(self.file.path)
         return count
 
-    def narrow(self, length: int) -> None:
-        """Shortens the slice to its first `length` bytes."""
-        assert length <= self.length
+    def narrow(self, length: int, skip: int = 0) -> None:
+        """Shortens the slice to `length` bytes from its byte `skip` on."""
+        assert skip + length <= self.length
+        self.position += skip
         self.length = length
 
     def release(self) -> None:

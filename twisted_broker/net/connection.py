@@ -25,6 +25,7 @@ Not here: what a request means (`api/dispatch.py`), sockets (`net/transport.py`)
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from typing import Protocol as Protocol_
 
@@ -136,6 +137,7 @@ class KafkaConnection(Protocol):
 
     is_follower = False
     is_stranger = False
+    _on_lost: Callable[[KafkaConnection], None] | None = None
     sasl: SaslGate | None = None
 
     def __init__(self, listener: ListenerContext, client_host: str) -> None:
@@ -462,6 +464,10 @@ class KafkaConnection(Protocol):
         if dispatch is not None:
             self._dispatch = dispatch
 
+    def tell_when_lost(self, on_lost: Callable[[KafkaConnection], None]) -> None:
+        """Calls it once, when the connection is gone; it takes the place of one that was given."""
+        self._on_lost = on_lost
+
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self.closing = True
         if self._throttle_end is not None:
@@ -473,6 +479,8 @@ class KafkaConnection(Protocol):
         self.frames.close()
         self._release_booking()
         self.listener.closed(self)
+        if self._on_lost is not None:
+            self._on_lost(self)
         pending, self._pending = self._pending, deque()
         self._held = None
         for response in pending:

@@ -157,13 +157,15 @@ class Effects:
     # what waits
 
     def _complete_delayed_requests(self, event: Event) -> None:
-        """All three, in one call: every append that moves the high watermark comes through here."""
+        """All four, in one call: every append that moves the high watermark comes through here."""
         replicas = self._replicas
         name = event.partition.topic_partition
         if replicas.produce_purgatory.waiting:
             replicas.produce_purgatory.check_and_complete(name)
         if replicas.fetch_purgatory.waiting:
             replicas.fetch_purgatory.check_and_complete(name)
+        if replicas.share_fetch_purgatory.waiting:
+            replicas.share_fetch_purgatory.check_and_complete(name)
         if replicas.delete_records_purgatory.waiting:
             replicas.delete_records_purgatory.check_and_complete(name)
 
@@ -174,6 +176,8 @@ class Effects:
     def _complete_delayed_fetches(self, event: Event) -> None:
         if self._replicas.fetch_purgatory.waiting:
             self._replicas.fetch_purgatory.check_and_complete(event.partition.topic_partition)
+        if self._replicas.share_fetch_purgatory.waiting:
+            self._replicas.share_fetch_purgatory.check_and_complete(event.partition.topic_partition)
 
     def _complete_delayed_delete_records(self, event: Event) -> None:
         if self._replicas.delete_records_purgatory.waiting:

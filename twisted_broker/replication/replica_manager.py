@@ -148,6 +148,7 @@ class ReplicaManager:
         "role_retries",
         "runtime",
         "sessions",
+        "share_fetch_purgatory",
         "stats",
     )
 
@@ -197,6 +198,11 @@ class ReplicaManager:
             "DeleteRecords",
             self._wheel,
             config.integer("delete.records.purgatory.purge.interval.requests"),
+        )
+        self.share_fetch_purgatory = Purgatory(
+            "ShareFetch",
+            self._wheel,
+            config.integer("share.fetch.purgatory.purge.interval.requests"),
         )
         self.fetch_max_bytes = config.integer("fetch.max.bytes")
         self.reads_nearby = reads_nearby(config)
@@ -913,6 +919,7 @@ class ReplicaManager:
             self.produce_purgatory,
             self.fetch_purgatory,
             self.delete_records_purgatory,
+            self.share_fetch_purgatory,
         ):
             purgatory.complete_all()
         self.drain()

@@ -21,7 +21,9 @@ from twisted_broker.cluster.stale_roles import StaleRoles
 from twisted_broker.coordinator.add_partitions_to_txn_manager import AddPartitionsToTxnManager
 from twisted_broker.coordinator.coordinator_context import coordinator_settings
 from twisted_broker.coordinator.coordinator_publisher import build_group_coordinator
+from twisted_broker.coordinator.share_state.records import coordinator_key
 from twisted_broker.coordinator.share_state.share_publisher import build_share_coordinator
+from twisted_broker.coordinator.share_state.values import SharePartitionKey
 from twisted_broker.coordinator.transaction.transaction_publisher import (
     build_transaction_coordinator,
 )
@@ -36,6 +38,8 @@ from twisted_broker.server.membership import IMembership
 from twisted_broker.server.metadata_publisher import BrokerMetadataPublisher
 from twisted_broker.server.shared_server import SharedServer
 from twisted_broker.server.socket_server import SocketServer
+from twisted_broker.share.persister import Persister
+from twisted_broker.share.share_partition_manager import build_share_partition_manager
 
 # What a leader needs for a request besides its wait for replicas, and the way there and back.
 _ANSWER_MS = 2_000
@@ -90,6 +94,23 @@ class BrokerServer:
         self.stale_roles = StaleRoles(
             runtime.clock, links.confirmed, links.session_ms, lambda: not self.publisher.is_behind
         )
+        self.share_state = build_share_coordinator(
+            runtime,
+            config,
+            self.replica_manager,
+            links.metadata,
+            links.forwarding.create_topics,
+            turns,
+            self.stale_roles.may_be,
+        )
+        self.persister = Persister(
+            config.node_id,
+            runtime.clock,
+            runtime.random,
+            self.share_state,
+            self._share_coordinator_of,
+            self._connect_to_coordinator,
+        )
         self.groups = build_group_coordinator(
             runtime,
             config,
@@ -98,6 +119,7 @@ class BrokerServer:
             links.forwarding.create_topics,
             turns,
             self.stale_roles.may_be,
+            self.persister,
         )
         config.subscribe(lambda live: self.groups.update_settings(coordinator_settings(live)))
         self.transactions = build_transaction_coordinator(
@@ -112,14 +134,8 @@ class BrokerServer:
             turns,
             self.stale_roles.may_be,
         )
-        self.share_state = build_share_coordinator(
-            runtime,
-            config,
-            self.replica_manager,
-            links.metadata,
-            links.forwarding.create_topics,
-            turns,
-            self.stale_roles.may_be,
+        self.share_partitions = build_share_partition_manager(
+            runtime, config, self.replica_manager, links.metadata, self.persister, turns
         )
         self.add_partitions_to_txn = AddPartitionsToTxnManager(
             config.node_id,
@@ -203,10 +219,16 @@ class BrokerServer:
             connector=self._sockets.security.to_brokers,
         )
 
+    def _share_coordinator_of(self, key: SharePartitionKey) -> BrokerEndPoint | None:
+        topic = self.share_state.topic
+        assert topic is not None
+        found = topic.coordinator(coordinator_key(key), self._sockets.plan.inter_broker)
+        return None if found is None else BrokerEndPoint(found[0], found[1].host, found[1].port)
+
     def _connect_to_coordinator(
         self, coordinator: BrokerEndPoint, client_id: str
     ) -> BrokerConnection:
-        """A connection to a transaction coordinator."""
+        """A connection to a coordinator of transactions or of share partitions."""
         return self._connection_to(coordinator, client_id, "request.timeout.ms")
 
     def _connection_to(
@@ -236,6 +258,8 @@ class BrokerServer:
         await self._sockets.stop(on_controller=False)
         self.transactions.stop()
         self.share_state.stop()
+        self.share_partitions.stop()
+        self.persister.close()
         self.add_partitions_to_txn.close()
         self.groups.stop()
         self.stale_roles.stop()

@@ -142,6 +142,7 @@ class KafkaServer:
             groups=None if role is None else role.groups,
             transactions=None if role is None else role.transactions,
             share_state=None if role is None else role.share_state,
+            share_partitions=None if role is None else role.share_partitions,
             add_partitions_to_txn=None if role is None else role.add_partitions_to_txn,
             controller=self._controller,
             turns=self.shared.turns,

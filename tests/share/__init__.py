@@ -1,0 +1,1 @@
+"""Share partitions, sessions and fetches."""

@@ -5,6 +5,7 @@ themselves are in `tests/compat/test_cluster.py`.
 from __future__ import annotations
 
 import json
+import socket
 from errno import EIO
 from pathlib import Path
 from random import Random
@@ -15,38 +16,127 @@ from twisted.logger import LogEvent, capturedLogs, formatEvent
 from tests.memory_broker import MemoryBroker
 from tests.test_broker_service import Loop
 from twisted_broker.broker_config import BrokerConfig
+from twisted_broker.cluster.metadata_check import write_durable_end
 from twisted_broker.interfaces import Runtime
 from twisted_broker.local_cluster import LocalCluster
 from twisted_broker.local_nodes import node_settings, replication_hint
+from twisted_broker.local_quorum import ONE_CONTROLLER, controllers_of, format_quorum
+from twisted_broker.log.memory import MemoryFileSystem
+from twisted_broker.log.meta_properties import read_meta_properties
 from twisted_broker.net.listeners import plan_listeners
 from twisted_broker.tap import Options
 from twisted_broker.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequest
 
 
-def configs(*arguments: str):
+def configs(*arguments: str, controllers: int = 3):
     made = Options()
+    made.most_controllers = controllers
     made.parseOptions(list(arguments))
     return made.broker_configs
 
 
 def test_ids_ports_directories_and_roles() -> None:
-    """Ids 1 to 3, ports P to P+2, own directories under --data, node 1 also the controller."""
-    made = configs("--brokers", "3", "--port", "19092", "--data", "/data")
-    assert [config.node_id for config in made] == [1, 2, 3]
-    assert [config.names("process.roles") for config in made] == [
-        ("broker", "controller"),
-        ("broker",),
-        ("broker",),
-    ]
+    """Ids 1 to 4, ports P to P+3, own directories under --data; nodes 1 to 3 are controllers, each
+    of which has a port of its own that all know as that voter's.
+    """
+    made = configs("--brokers", "4", "--port", "19092", "--data", "/data")
+    assert [config.node_id for config in made] == [1, 2, 3, 4]
+    both = ("broker", "controller")
+    assert [config.names("process.roles") for config in made] == [both, both, both, ("broker",)]
     assert [config.log_directories for config in made] == [
-        (f"/data/broker-{node}",) for node in (1, 2, 3)
+        (f"/data/broker-{node}",) for node in (1, 2, 3, 4)
     ]
     plans = [plan_listeners(config) for config in made]
     assert [str(each) for plan in plans for each in plan.broker] == [
-        f"PLAINTEXT://127.0.0.1:{port}" for port in (19092, 19093, 19094)
+        f"PLAINTEXT://127.0.0.1:{port}" for port in (19092, 19093, 19094, 19095)
     ]
-    assert [len(plan.controller) for plan in plans] == [1, 0, 0]
+    ports = [each.port for plan in plans for each in plan.controller]
+    assert len(ports) == len(set(ports)) == 3 and 0 not in ports
+    voters = tuple(f"{node}@127.0.0.1:{port}" for node, port in zip((1, 2, 3), ports, strict=True))
+    assert {config.names("controller.quorum.voters") for config in made} == {voters}
+    timeouts = [config.integer("controller.quorum.election.timeout.ms") for config in made]
+    assert timeouts == [200, 1000, 1000, 1000]
+
+
+def test_a_quorum_of_two_would_stop_with_either() -> None:
+    """Of two brokers one is the controller; of more, those that the operator names as voters."""
+    assert roles_of("--brokers", "2") == [True, False]
+    one = ("--set", "controller.quorum.voters=1@127.0.0.1:9193")
+    assert roles_of("--brokers", "3", *one) == [True, False, False]
+    assert roles_of("--brokers", "3") == [True, True, True]
+
+
+def roles_of(*arguments: str) -> list[bool]:
+    """Which nodes are controllers."""
+    return [len(plan_listeners(config).controller) == 1 for config in configs(*arguments)]
+
+
+def test_voters_get_the_names_that_others_reach_them_by() -> None:
+    """The advertised address of a controller's listener; else the one it listens on."""
+    listeners = "PLAINTEXT://:9092,CONTROLLER://:9193"
+    given = ("--brokers", "3", "--set", f"listeners={listeners}")
+    host = socket.gethostname()
+    assert configs(*given)[3 - 1].names("controller.quorum.voters") == tuple(
+        f"{node}@{host}:{9192 + node}" for node in (1, 2, 3)
+    )
+    advertised = "PLAINTEXT://example.org:9092,CONTROLLER://example.org:9293"
+    more = ("--set", f"advertised.listeners={advertised}")
+    assert configs(*given, *more)[0].names("controller.quorum.voters") == tuple(
+        f"{node}@example.org:{9292 + node}" for node in (1, 2, 3)
+    )
+
+
+def test_directories_keep_the_controllers_that_they_were_begun_with() -> None:
+    """Metadata that one voter leads is not given two more, who know nothing of it; three stay three
+    where a disk of theirs was lost, and so does one.
+    """
+    values = {"log.dirs": "/data"}
+
+    def found(**contents: str) -> tuple[int, ...]:
+        files = MemoryFileSystem()
+        for node, content in contents.items():
+            directory = f"/data/broker-{node[1:]}/__cluster_metadata-0"
+            files.make_directories(directory)
+            if content:
+                file = files.open(f"{directory}/quorum-state", create=True)
+                file.write_at(0, (content.encode(),))
+                file.close()
+            write_durable_end(files, directory, 7)
+        return controllers_of(values, 3, files)
+
+    alone = '{"leaderId":1,"currentVoters":[{"voterId":1}],"data_version":0}'
+    of_three = alone.replace("[", '[{"voterId":2},{"voterId":3},')
+    dynamic = '{"leaderId":1,"data_version":1}'
+    assert found() == (1, 2, 3)
+    assert found(n1=alone) == found(n1=alone, n2="", n3="") == found(n2="", n3="") == (1,)
+    assert found(n1=of_three) == found(n2=of_three) == (1, 2, 3)
+    assert found(n1=dynamic) == (1,)
+    assert found(n1=dynamic, n3=dynamic) == (1, 2, 3)
+
+
+def test_an_empty_directory_beside_records_is_not_another_voter() -> None:
+    """Before the first record all become of one cluster, whatever was killed between; later an
+    empty one may be that of a voter that has voted, and is left as it is.
+    """
+    made = configs("--brokers", "3", "--data", "/data")
+    files = [MemoryFileSystem() for _ in made]
+    of_node = dict(zip(made, files, strict=True))
+
+    def cluster_ids() -> list[str | None]:
+        paths = [config.log_directories[0] for config in made]
+        found = [read_meta_properties(*each) for each in zip(files, paths, strict=True)]
+        return [each and each.cluster_id for each in found]
+
+    format_quorum(made[:2], of_node.__getitem__, None, Random(1))
+    first, second, third = cluster_ids()
+    assert first == second is not None and third is None
+    format_quorum(made, of_node.__getitem__, None, Random(2))
+    assert cluster_ids() == [first] * 3
+    files[1] = of_node[made[1]] = MemoryFileSystem()
+    write_durable_end(files[0], "/data/broker-1/__cluster_metadata-0", 7)
+    format_quorum(made, of_node.__getitem__, None, Random(3))
+    assert cluster_ids() == [first, None, first]
 
 
 def test_free_ports_are_free_for_all() -> None:
@@ -59,7 +149,7 @@ def test_free_ports_are_free_for_all() -> None:
 
 
 def test_several_listeners_and_advertised_ones_move_together() -> None:
-    """Every broker's listener gets a port of its own; the controller's stays on node 1."""
+    """Every broker's listener gets a port of its own; a controller's is on such nodes only."""
     values = {
         "log.dirs": "/a,/b",
         "metadata.log.dir": "/m",
@@ -77,6 +167,8 @@ def test_several_listeners_and_advertised_ones_move_together() -> None:
         "/m/broker-2",
     )
     assert node_settings(values, 1)["listeners"] == values["listeners"]
+    among_three = node_settings(values, 2, (1, 2, 3))["listeners"]
+    assert among_three == second["listeners"] + ",CONTROLLER://127.0.0.1:9094"
     assert [node_settings(values, node)["replog.status.port"] for node in (1, 3)] == [
         "9100",
         "9102",
@@ -121,29 +213,36 @@ def test_how_topics_get_three_replicas_is_said() -> None:
 
 
 def three_brokers(
-    broker: MemoryBroker, worlds: dict[int, MemoryBroker], loop: Loop, *more: str
+    broker: MemoryBroker,
+    worlds: dict[int, MemoryBroker],
+    loop: Loop,
+    *more: str,
+    controllers: int = 3,
 ) -> LocalCluster:
-    """Started; the directory of each is in files of its own."""
+    """Started; the directory of each is in files of its own, or in those that a world has."""
 
     def world(config: BrokerConfig) -> Runtime:
-        made = worlds[config.node_id] = MemoryBroker(world=broker)
+        known = worlds.get(config.node_id)
+        files = None if known is None else known.files
+        made = worlds[config.node_id] = MemoryBroker(files, world=broker)
         made.runtime.random = Random(config.node_id)
         return made.runtime
 
     options = ["--brokers", "3", "--port", "9092", "--data", "/data"]
     options += ["--set", "replog.status.port=-1"]
     run_file = more[0] if more else None
-    cluster = LocalCluster(configs(*options), world, reactor=loop, run_file=run_file)
+    found = configs(*options, controllers=controllers)
+    cluster = LocalCluster(found, world, reactor=loop, run_file=run_file)
     cluster.startService()
     broker.run(cluster._starting)
     return cluster
 
 
-def make_topic(broker: MemoryBroker, name: str, port: int) -> None:
-    topic = CreatableTopic(name=name, num_partitions=6, replication_factor=3)
+def make_topic(broker: MemoryBroker, name: str, port: int, replicas: int = 3) -> None:
+    topic = CreatableTopic(name=name, num_partitions=6, replication_factor=replicas)
     made = broker.ask(CreateTopicsRequest(topics=[topic], timeout_ms=1000), 5, port)
     assert made.topics[0].error_code == 0
-    broker.pass_time(5)
+    broker.pass_time(2)
 
 
 def fail_disk(cluster: LocalCluster, node_id: int) -> None:
@@ -173,8 +272,8 @@ def test_a_broker_whose_disk_fails_ends_alone(tmp_path: Path) -> None:
         broker.pass_time(5)
     (line,) = stop_lines(told)
     assert line == (
-        "replog node 2 stops: all log directories are offline: [Errno 5] Input/output error; "
-        "nodes 1, 3 are left"
+        "replog node 2 stops, its controller goes on: all log directories are offline: [Errno 5] "
+        "Input/output error; nodes 1, 3 are left"
     )
     assert loop.stops == 0 and ("127.0.0.1", 9093) not in broker.network.ports
     assert leaders(broker, "t", 9094) == {1, 3}
@@ -220,19 +319,86 @@ def test_the_process_ends_with_the_last_broker() -> None:
     broker.run(cluster.stopService())
 
 
-def test_all_end_with_the_controllers_disk() -> None:
-    """No leader could be elected any more."""
+def test_all_end_with_the_majority_of_the_controllers() -> None:
+    """The disk of one controller, also of the active one, fails: its node ends, and the others
+    elect, create topics and take its leaderships. Without a second one nobody could elect.
+    """
     broker, loop = MemoryBroker(), Loop()
     cluster = three_brokers(broker, {}, loop)
-    controller = cluster.brokers[0]._controller
-    assert controller is not None
+    first = active(cluster)
+    left = {1, 2, 3} - {first}
     with capturedLogs() as told:
-        controller.log.log.fail(OSError(EIO, "Input/output error"))
+        fail_metadata(cluster, first)
+        elect(broker, cluster)
+    (line,) = stop_lines(told)
+    assert line.startswith(f"replog node {first} stops: the metadata log failed: ")
+    assert loop.stops == 0 and active(cluster) in left
+    port = 9091 + min(left)
+    make_topic(broker, "later", port, replicas=2)
+    assert leaders(broker, "later", port) == left
+    with capturedLogs() as told:
+        fail_metadata(cluster, max(left))
         broker.pass_time(1)
     (line,) = stop_lines(told)
     assert line.startswith("replog nodes 1 to 3 stops: the metadata log failed: ")
     assert loop.stops == 1
     broker.run(cluster.stopService())
+
+
+def test_from_one_controller_to_three() -> None:
+    """OPERATIONS: what the only controller wrote is copied to two others, which then vote with it:
+    topics and records' partitions are as before, and any of the three may be lost.
+    """
+    broker = MemoryBroker()
+    worlds: dict[int, MemoryBroker] = {}
+    with capturedLogs() as told:
+        cluster = three_brokers(broker, worlds, Loop(), controllers=1)
+    assert ONE_CONTROLLER in [formatEvent(event) for event in told]
+    make_topic(broker, "t", 9092)
+    broker.run(cluster.stopService())
+    for node in (2, 3):
+        copy_metadata(worlds[1].files, worlds[node].files, node)
+    cluster = three_brokers(broker, worlds, Loop())
+    assert leaders(broker, "t", 9092) <= {1, 2, 3}
+    fail_metadata(cluster, active(cluster))
+    elect(broker, cluster)
+    port = 9091 + active(cluster)
+    make_topic(broker, "later", port, replicas=2)
+    broker.run(cluster.stopService())
+
+
+def copy_metadata(source: MemoryFileSystem, target: MemoryFileSystem, node: int) -> None:
+    old, new = (f"/data/broker-{each}/__cluster_metadata-0" for each in (1, node))
+    target.remove_tree(new)
+    target.make_directories(new)
+    for name in source.listdir(old):
+        content = source.open(f"{old}/{name}", read_only=True)
+        copy = target.open(f"{new}/{name}", create=True)
+        copy.write_at(0, (content.read_at(0, content.size()),))
+
+
+def fail_metadata(cluster: LocalCluster, node_id: int) -> None:
+    controller = cluster.brokers[node_id - 1]._controller
+    assert controller is not None
+    controller.log.log.fail(OSError(EIO, "Input/output error"))
+
+
+def actives(cluster: LocalCluster) -> list[int]:
+    controllers = [each._controller for each in cluster.brokers]
+    return [each.node_id for each in controllers if each is not None and each.is_active]
+
+
+def active(cluster: LocalCluster) -> int:
+    """The node of the active controller."""
+    (found,) = actives(cluster)
+    return found
+
+
+def elect(broker: MemoryBroker, cluster: LocalCluster) -> None:
+    """Until there is another one, and its brokers know it."""
+    while not actives(cluster):
+        broker.pass_time(0.2)
+    broker.pass_time(1)
 
 
 def test_all_leave_side_by_side() -> None:

@@ -16,11 +16,16 @@ from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs, eventAsText, formatEvent
 from twisted.python.failure import Failure
 
-from twisted_broker import process_cluster, systemd
+from twisted_broker import local_quorum, process_cluster, systemd
+from twisted_broker.local_quorum import with_ports
+from twisted_broker.log.filesystem import OsFileSystem
+from twisted_broker.log.meta_properties import read_meta_properties
 from twisted_broker.net.listeners import plan_listeners
-from twisted_broker.process_cluster import KILL_SECONDS, MOST_PAUSE, ProcessCluster, with_ports
+from twisted_broker.process_cluster import KILL_SECONDS, MOST_PAUSE, ProcessCluster
 from twisted_broker.start_checks import StartError
 from twisted_broker.tap import Options, makeService
+
+LEAVE = b"leave\n"
 
 
 class Child:
@@ -28,11 +33,14 @@ class Child:
 
     def __init__(self, protocol, pid: int) -> None:
         self.protocol, self.pid, self.lives = protocol, pid, True
-        self.signals: list[int] = []
+        self.signals: list[object] = []
         self.order: dict = {}
 
     def write(self, data: bytes) -> None:
-        self.order = json.loads(data)
+        if self.order:
+            self.signals.append(data)
+        else:
+            self.order = json.loads(data)
 
     @property
     def node(self) -> int:
@@ -48,7 +56,8 @@ class Child:
             self.protocol.outReceived(json.dumps(line).encode() + b"\n")
 
     def ready(self) -> None:
-        controller = "127.0.0.1:9" if self.node == 1 else None
+        is_controller = "controller" in self.order["settings"]["process.roles"]
+        controller = f"127.0.0.1:{self.node}" if is_controller else None
         entry: dict = {"listeners": {}, "directory": f"/d/{self.node}", "status": None}
         self.say(
             {
@@ -94,12 +103,12 @@ class Reactor(Clock):
 
 
 class Running:
-    """Three nodes; `lines` are the log."""
+    """Some nodes, three by default."""
 
-    def __init__(self, tmp_path: Path) -> None:
+    def __init__(self, tmp_path: Path, brokers: int = 3) -> None:
         options = Options()
         options.parseOptions(
-            ["--brokers", "3", "--processes", "--port", "0", "--data", str(tmp_path / "data")]
+            [f"--brokers={brokers}", "--processes", "--port=0", f"--data={tmp_path / 'data'}"]
         )
         self.reactor = Reactor()
         self.again: list = []
@@ -123,7 +132,7 @@ class Running:
             self.reactor.children[node].ready()
         return self
 
-    def signals(self) -> dict[int, list[int]]:
+    def signals(self) -> dict[int, list[object]]:
         return {node: each.signals for node, each in self.reactor.children.items()}
 
     def in_run_file(self) -> list[str]:
@@ -135,21 +144,57 @@ def running(tmp_path: Path) -> Running:
     return Running(tmp_path)
 
 
-def test_node_1_starts_first_and_the_others_know_its_controller(running: Running) -> None:
-    """The run file is there when all are ready, with the process of each."""
+def test_three_voters_start_together_in_directories_of_one_cluster(running: Running) -> None:
+    """None is ready before two are there. The run file is there when all are ready, with the
+    process of each.
+    """
+    reactor = running.reactor
+    assert list(reactor.children) == [1, 2, 3]
+    assert (
+        len({read_meta_properties(OsFileSystem(), path).cluster_id for path in paths(running)}) == 1
+    )
+    assert len({each.order["settings"]["controller.quorum.voters"] for each in reactor.made}) == 1
+    reactor.children[2].ready()
+    reactor.children[3].ready()
+    assert not running.run_file.exists()
+    reactor.children[1].ready()
+    assert running.ready == 1
+    told = json.loads(running.run_file.read_text())
+    assert told["bootstrap"] == "h:1,h:2,h:3"
+    assert told["controller"] == "127.0.0.1:1,127.0.0.1:2,127.0.0.1:3"
+    assert [told["brokers"][str(node)]["pid"] for node in (1, 2, 3)] == [100, 101, 102]
+
+
+def paths(running: Running) -> list[str]:
+    return [each.order["settings"]["log.dirs"] for each in running.reactor.made]
+
+
+def test_the_only_controller_starts_first_and_the_others_know_it(tmp_path: Path) -> None:
+    """Of two nodes one is: it stops last, by a controlled shutdown."""
+    running = Running(tmp_path, brokers=2)
     reactor = running.reactor
     assert list(reactor.children) == [1]
     reactor.children[1].ready()
-    assert list(reactor.children) == [1, 2, 3] and not running.run_file.exists()
+    assert list(reactor.children) == [1, 2] and not running.run_file.exists()
     assert [
         each.order["settings"].get("controller.quorum.bootstrap.servers") for each in reactor.made
-    ] == [None, "127.0.0.1:9", "127.0.0.1:9"]
+    ] == [None, "127.0.0.1:1"]
     reactor.children[2].ready()
-    reactor.children[3].ready()
-    assert running.ready == 1
-    told = json.loads(running.run_file.read_text())
-    assert (told["bootstrap"], told["controller"]) == ("h:1,h:2,h:3", "127.0.0.1:9")
-    assert [told["brokers"][str(node)]["pid"] for node in (1, 2, 3)] == [100, 101, 102]
+    assert json.loads(running.run_file.read_text())["controller"] == "127.0.0.1:1"
+    running.cluster.stopService()
+    reactor.children[2].end(code=0)
+    assert running.signals() == {1: [signal.SIGTERM]}
+
+
+def test_directories_that_cannot_be_formatted_end_the_start(tmp_path: Path) -> None:
+    """One line, and no process."""
+    (tmp_path / "data" / "broker-2").mkdir(parents=True)
+    (tmp_path / "data" / "broker-2" / "meta.properties").write_text("version=7")
+    with capturedLogs() as events:
+        running = Running(tmp_path)
+    (line,) = [formatEvent(each) for each in events if each["log_level"] is LogLevel.critical]
+    assert line.startswith("replog nodes 1 to 3 stops: ") and "broker-2/meta.properties" in line
+    assert not running.reactor.made
 
 
 def test_a_node_keeps_the_free_ports_that_it_got(running: Running) -> None:
@@ -160,7 +205,7 @@ def test_a_node_keeps_the_free_ports_that_it_got(running: Running) -> None:
     plans = [plan_listeners(node.config) for node in running.cluster._nodes]
     ports = [each.port for plan in plans for each in (*plan.broker, *plan.controller)]
     ports += [node.config.integer("replog.status.port") for node in running.cluster._nodes]
-    assert len(set(ports)) == 7 and 0 not in ports
+    assert len(set(ports)) == 9 and 0 not in ports
     before = running.reactor.children[2].order
     running.reactor.children[2].end(number=9)
     running.reactor.advance(MOST_PAUSE)
@@ -173,7 +218,7 @@ def test_no_free_port_is_one_line(monkeypatch: pytest.MonkeyPatch, running: Runn
     def taken(endpoint) -> None:
         raise OSError
 
-    monkeypatch.setattr(process_cluster, "try_port", taken)
+    monkeypatch.setattr(local_quorum, "try_port", taken)
     config = running.cluster._nodes[0].config
     with pytest.raises(StartError, match="no free port was found for PLAINTEXT"):
         with_ports([type(config)({**config.static, "listeners": "PLAINTEXT://127.0.0.1:0"})])
@@ -217,13 +262,15 @@ def test_one_that_ends_before_all_are_ready_ends_the_start(running: Running) -> 
     done = running.cluster.stopService()
     assert running.signals() == {1: [], 2: [signal.SIGTERM]}
     running.reactor.children[2].end(code=0)
-    assert running.signals() == {1: [signal.SIGTERM]}
+    assert running.signals() == {1: [LEAVE]}
     running.reactor.children[1].end(code=0)
     assert done.called and not running.reactor.getDelayedCalls()
 
 
 def test_a_stop_is_of_the_others_first_and_of_node_1_when_they_are_gone(running: Running) -> None:
-    """The run file is gone at once; one that was to be started again stays away."""
+    """The run file is gone at once; one that was to be started again stays away. The last waits for
+    nobody: no majority is left to give its leaderships away.
+    """
     running.all_ready()
     running.reactor.children[3].end(number=9)
     done = running.cluster.stopService()
@@ -232,7 +279,7 @@ def test_a_stop_is_of_the_others_first_and_of_node_1_when_they_are_gone(running:
     running.reactor.advance(MOST_PAUSE)
     assert list(running.reactor.children) == [1, 2]
     running.reactor.children[2].end(code=0)
-    assert running.signals() == {1: [signal.SIGTERM]} and not done.called
+    assert running.signals() == {1: [LEAVE]} and not done.called
     running.reactor.children[1].end(code=0)
     assert done.called
 
@@ -251,8 +298,21 @@ def test_a_further_signal_goes_to_all_and_what_is_left_is_killed(running: Runnin
     assert running.signals() == {2: [term, term, kill]}
 
 
-def test_a_stop_amid_the_start_starts_no_more(running: Running) -> None:
+def test_the_last_that_runs_is_the_last_to_stop(running: Running) -> None:
+    """Node 1 is away: node 2 is one of the majority until node 3 has left."""
+    running.all_ready()
+    running.reactor.children[1].end(number=9)
+    done = running.cluster.stopService()
+    assert running.signals() == {2: [], 3: [signal.SIGTERM]}
+    running.reactor.children[3].end(code=0)
+    assert running.signals() == {2: [LEAVE]}
+    running.reactor.children[2].end(code=0)
+    assert done.called
+
+
+def test_a_stop_amid_the_start_starts_no_more(tmp_path: Path) -> None:
     """Node 1 is ready only after the stop began."""
+    running = Running(tmp_path, brokers=2)
     done = running.cluster.stopService()
     running.reactor.children[1].ready()
     assert list(running.reactor.children) == [1]

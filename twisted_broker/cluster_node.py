@@ -6,8 +6,8 @@ Owns what lies between such a process and its parent.
    `require_formatted`, `reactor`. No setting is an argument that other users of the machine see.
 2. Lines of the standard output are events of the log as JSON (`log_output.py`), and once, when
    clients are let in, `{"ready": ..}`: the node's part of the run file.
-3. The end of the standard input is the end of the parent, however it ended: the node stops as at
-   SIGTERM, and waits for no controller, which stops as well.
+3. A further line, or the end of the standard input, which is the end of the parent, however it
+   ended: the node stops as at SIGTERM, and waits for nobody, as the others stop as well.
 4. It is a process group of its own: a terminal's Ctrl-C goes to the parent, which has an order for
    the stop.
 
@@ -68,7 +68,7 @@ def _say_ready(output: Any, service: Any) -> None:
 
 @implementer(IReadDescriptor)
 class _Parent:
-    """The pipe from the parent, in the reactor: nothing comes but its end."""
+    """The pipe from the parent, in the reactor: a line or its end, and nothing after that."""
 
     def __init__(self, reactor: Any, service: Any) -> None:
         self._reactor, self._service = reactor, service
@@ -80,7 +80,10 @@ class _Parent:
         return 0
 
     def doRead(self) -> None:
-        if not os.read(0, 4096):
+        if os.read(0, 4096):
+            self._reactor.removeReader(self)
+            self._leave()
+        else:
             self._gone()
 
     def connectionLost(self, reason: Any) -> None:
@@ -94,6 +97,9 @@ class _Parent:
         os.dup2(nowhere, 1)
         os.dup2(nowhere, 2)
         os.close(nowhere)
+        self._leave()
+
+    def _leave(self) -> None:
         if self._service.running:
             self._reactor.addSystemEventTrigger(
                 "before", "shutdown", self._service.skip_controlled_shutdown

@@ -2,15 +2,15 @@
 
 Owns what differs between them, and the order in which they start and stop.
 
-1. Their settings are those of `local_nodes.py`; node 1 is the controller too.
+1. Their settings are those of `local_nodes.py`; which are controllers, of `local_quorum.py`.
 2. They talk over real TCP, as brokers on several machines do; nothing is shared but the process.
-3. Node 1 starts first, the others together. Ready means all are; then one line says how topics get
-   several replicas, where they would get one.
+3. All start together; the only controller before the others. Ready means all are; then one line
+   says how topics get several replicas, where they would get one.
 4. Their controlled shutdowns run side by side, so that none waits for a broker that stops too; then
-   the others stop, and node 1 with the controller last.
+   the others stop, and the controllers last, without a hand-over.
 5. Once all are ready, a broker that cannot go on ends alone, in order: one line, and the run file
-   without it. Of node 1 the controller goes on. The process ends with the last broker, or when the
-   controller's disk fails: without it none of them can elect a leader or change an ISR.
+   without it. Its controller goes on, where it can. The process ends with the last broker, or when
+   no majority of the controllers is left: without it none can elect a leader or change an ISR.
 
 Ring 2. Source: our own. Not here: one broker's parts (`kafka_server.py`), a process for each broker
 (`process_cluster.py`).
@@ -22,7 +22,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any
 
-from twisted.internet.defer import Deferred, DeferredList, ensureDeferred
+from twisted.internet.defer import Deferred, DeferredList, FirstError, ensureDeferred
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -31,6 +31,12 @@ from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.broker_service import BrokerService
 from twisted_broker.interfaces import Runtime
 from twisted_broker.local_nodes import replication_hint
+from twisted_broker.local_quorum import (
+    ONE_CONTROLLER,
+    format_quorum,
+    has_lone_controller,
+    is_controller,
+)
 from twisted_broker.server.kafka_server import STARTING_ERRORS, KafkaServer
 from twisted_broker.settings import INT_MAX
 from twisted_broker.status.run_file import remove_run_file, write_run_file
@@ -88,6 +94,11 @@ class LocalCluster(BrokerService):
             self._fail("the brokers cannot start")
 
     async def _start_all(self) -> None:
+        if sum(map(is_controller, self._configs)) > 1:
+            await self._start_quorum()
+            return
+        if has_lone_controller(self._configs):
+            _logger.warn(ONE_CONTROLLER)
         first = self._make(self._configs[0], self.runtime)
         await self._start_broker(first)
         self._log_ready(first)
@@ -99,6 +110,23 @@ class LocalCluster(BrokerService):
             )
             others.append(self._make(own, self._make_runtime(own)))
         await _side_by_side(self._start_one(broker) for broker in others)
+
+    async def _start_quorum(self) -> None:
+        """None is ready before a majority of the controllers has started."""
+        first, *others = self._configs
+        runtimes = {first: self.runtime} | {each: self._make_runtime(each) for each in others}
+        format_quorum(
+            self._configs,
+            lambda config: runtimes[config].files,
+            self._cluster_id,
+            self.runtime.random,
+        )
+        brokers = [self._make(config, runtimes[config]) for config in self._configs]
+        starts = [ensureDeferred(self._start_one(each)) for each in brokers]
+        try:  # the others may wait for the one that cannot start
+            await DeferredList(starts, fireOnOneErrback=True, consumeErrors=True)
+        except FirstError as error:
+            error.subFailure.raiseException()
 
     async def _start_one(self, broker: KafkaServer) -> None:
         await self._start_broker(broker)
@@ -134,10 +162,15 @@ class LocalCluster(BrokerService):
             next(each.address for each in broker.listeners if not each.is_controller)
             for broker in serving
         ]
-        controller = next(each.address for each in self.brokers[0].listeners if each.is_controller)
+        controllers = ",".join(
+            each.address
+            for broker in self.brokers
+            for each in broker.listeners
+            if each.is_controller and broker.has_controller
+        )
         entries = {broker.config.node_id: self._entry(broker) for broker in serving}
         write_run_file(
-            self._run_file, self.brokers[0].cluster_id, ",".join(clients), controller, entries
+            self._run_file, self.brokers[0].cluster_id, ",".join(clients), controllers, entries
         )
 
     # one that cannot go on
@@ -147,10 +180,12 @@ class LocalCluster(BrokerService):
 
     def _fail_one(self, index: int, reason: str) -> None:
         broker = self.brokers[index]
-        if self._stopping or broker in self._ended:
+        if self._stopping:
             return
-        if not self._is_ready or not self.brokers[0].has_controller:
+        if not self._is_ready or not self._can_elect():
             self._fail(reason)
+            return
+        if broker in self._ended:
             return
         self._ended[broker] = ensureDeferred(self._end(broker))
         node, left = broker.config.node_id, self._serving()
@@ -164,6 +199,11 @@ class LocalCluster(BrokerService):
             reason=reason,
             left=_named(left),
         )
+
+    def _can_elect(self) -> bool:
+        """Whether a majority of the controllers is left."""
+        left = sum(each.has_controller for each in self.brokers)
+        return 2 * left > sum(map(is_controller, self._configs))
 
     async def _end(self, broker: KafkaServer) -> None:
         # Not within the call that found the failure: it may be in the middle of a log.
@@ -190,10 +230,12 @@ class LocalCluster(BrokerService):
         await _side_by_side(
             [*(broker.controlled_shutdown() for broker in serving), *self._ended.values()]
         )
-        await _side_by_side(
-            self._stop_broker(broker) for broker in serving if broker is not self.brokers[0]
-        )
-        await _side_by_side(self._stop_broker(broker) for broker in self.brokers[:1])
+        others = [each for each in serving if not each.has_controller]
+        await _side_by_side(self._stop_broker(each) for each in others)
+        controllers = [each for each in self.brokers if each in self._status_ports]
+        for each in controllers:
+            each.skip_controlled_shutdown()
+        await _side_by_side(self._stop_broker(each) for each in controllers)
 
 
 def _named(brokers: list[KafkaServer]) -> str:

@@ -4,14 +4,16 @@ Owns the processes: the order in which they start and stop, why one ended and wh
 their lines in one log; the run file of all.
 
 1. The nodes are those of `--brokers 3` in one process (`local_nodes.py`): ids, ports,
-   directories. The same directory may be started either way. Node 1's process has the controller.
-2. Node 1 starts first, the others together. One that ends before all are ready ends the start: one
-   line, status 1, and no process is left.
+   directories. The same directory may be started either way. Some are controllers
+   (`local_quorum.py`).
+2. All start together; the only controller before the others. One that ends before all are ready
+   ends the start: one line, status 1, and no process is left.
 3. Later a node that ends is started again, on the same ports. One line says why it ended. The
    pause is `LEAST_PAUSE` at first, twice the last one where the node did not live for `LASTING`,
    and `MOST_PAUSE` at most. The run file leaves a node out while it is away.
-4. SIGTERM: the others first, side by side, each by a controlled shutdown; then node 1. A further
-   signal goes to all at once; what is left `KILL_SECONDS` after that is killed.
+4. SIGTERM: all but the first that runs, side by side, each by a controlled shutdown; then that
+   one, which as one of several controllers has nobody left who could elect, and waits for nothing.
+   A further signal goes to all at once; what is left `KILL_SECONDS` after that is killed.
 5. No process outlives this one: the standard input of each is a pipe from here (`cluster_node.py`).
 6. A line of a node is an event of this process's log, with the node in it. A line without an end
    is cut at `_MOST_LINE` bytes.
@@ -25,7 +27,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import sys
 import time
@@ -33,6 +34,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from twisted.application.service import Service
@@ -44,56 +46,30 @@ from twisted.python.failure import Failure
 
 import twisted_broker
 from twisted_broker.broker_config import BrokerConfig
+from twisted_broker.cluster.metadata_check import MetadataDamage
 from twisted_broker.exit_status import leave_with_failure
-from twisted_broker.local_nodes import CONTROLLER_NODE, STATUS_PORT, replication_hint
-from twisted_broker.net.listeners import ConfiguredListener, parse_endpoints
-from twisted_broker.start_checks import StartError, try_port
+from twisted_broker.local_nodes import VOTERS, replication_hint
+from twisted_broker.local_quorum import (
+    ONE_CONTROLLER,
+    format_quorum,
+    has_lone_controller,
+    is_controller,
+)
+from twisted_broker.log.errors import CheckpointError
+from twisted_broker.log.filesystem import OsFileSystem
 from twisted_broker.status.run_file import remove_run_file, remove_stale_run_file, write_run_file
 
 _logger = Logger(namespace="replog")
 LEAST_PAUSE, MOST_PAUSE, LASTING, KILL_SECONDS = 1.0, 60.0, 60.0, 30.0
 _MOST_LINE = 1 << 18
-# Below those that the system gives to connections: a port stays free while its node is away.
-_FREE_PORTS = (20_000, 32_000)
-_TRIES = 200
 # Of the service manager: they are this process's.
 _OWN_VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID")
 _OF_A_LINE = frozenset(("time", "level", "logger"))
 
 
-def with_ports(configs: Iterable[BrokerConfig]) -> list[BrokerConfig]:
-    """The same nodes with a free port for each port 0: a node keeps its ports when it is started
-    again. Raises StartError.
-    """
-    taken: set[int] = set()
-    found = []
-    for config in configs:
-        own = dict(config.static)
-        endpoints = parse_endpoints("listeners", config.names("listeners"))
-        own["listeners"] = ",".join(
-            str(each if each.port else each._replace(port=_free_port(each, taken)))
-            for each in endpoints
-        )
-        if config.integer(STATUS_PORT) == 0:
-            own[STATUS_PORT] = str(_free_port(ConfiguredListener("", "127.0.0.1", 0), taken))
-        found.append(BrokerConfig(own))
-    return found
-
-
-def _free_port(endpoint: ConfiguredListener, taken: set[int]) -> int:
-    for _ in range(_TRIES):
-        port = random.randrange(*_FREE_PORTS)
-        with suppress(OSError):
-            if port not in taken:
-                try_port(endpoint._replace(port=port))
-                taken.add(port)
-                return port
-    raise StartError(f"no free port was found for {endpoint}: give one in listeners")
-
-
 class ProcessCluster(Service):
-    """`configs`: of each node, node 1 first, each with its ports (`with_ports`). `order`: what
-    `cluster_node.py` is told besides the settings.
+    """`configs`: of each node, node 1 first, each with its ports. `order`: what `cluster_node.py`
+    is told besides the settings.
     """
 
     def __init__(
@@ -107,6 +83,7 @@ class ProcessCluster(Service):
         when_ready: Callable[[], None] = lambda: None,
     ) -> None:
         self._nodes = [_Node(config, self) for config in configs]
+        self._has_one_controller = sum(each.is_controller for each in self._nodes) == 1
         self.order = dict(order)
         self._run_file = run_file
         self.reactor = reactor
@@ -126,7 +103,18 @@ class ProcessCluster(Service):
         if self._run_file is not None:
             remove_stale_run_file(self._run_file)
         # Not before the reactor runs: it would not hear of a process that ends at once.
-        self.reactor.callWhenRunning(self._start, self._nodes[:1])
+        self.reactor.callWhenRunning(self._start_first)
+
+    def _start_first(self) -> None:
+        configs, of_system = [each.config for each in self._nodes], OsFileSystem()
+        try:
+            format_quorum(configs, lambda config: of_system, self.order.get("cluster_id"), Random())
+        except (CheckpointError, MetadataDamage, OSError) as error:
+            self._fail(str(error))
+            return
+        if has_lone_controller(configs):
+            _logger.warn(ONE_CONTROLLER)
+        self._start(self._nodes[: 1 if self._has_one_controller else None])
 
     def _start(self, nodes: list[_Node]) -> None:
         for each in nodes:
@@ -134,9 +122,9 @@ class ProcessCluster(Service):
                 each.start()
 
     def controllers(self) -> str:
-        """HOST:PORT of node 1's controller; empty as long as it is not known."""
-        ready = self._nodes[0].ready or {}
-        return str(ready.get("controller") or "")
+        """HOST:PORT of each controller that serves, with commas."""
+        found = [each.ready.get("controller") for each in self._nodes if each.ready]
+        return ",".join(str(each) for each in found if each)
 
     # what a node tells
 
@@ -144,7 +132,7 @@ class ProcessCluster(Service):
         """It serves."""
         if self._stopping:
             return
-        if not self._is_ready and node is self._nodes[0]:
+        if not self._is_ready and self._has_one_controller and node is self._nodes[0]:
             self._start(self._nodes[1:])
         if all(each.ready for each in self._nodes) and not self._is_ready:
             self._is_ready = True
@@ -201,17 +189,22 @@ class ProcessCluster(Service):
             remove_run_file(self._run_file)
         for each in self._nodes:
             each.stay_away()
-        for each in self._nodes[1:]:
+        running = [each for each in self._nodes if each.runs]
+        for each in running[1:]:
             each.signal(signal.SIGTERM)
         self._stop_next()
         return self._ended
 
     def _stop_next(self) -> None:
-        if any(each.runs for each in self._nodes[1:]):
+        running = [each for each in self._nodes if each.runs]
+        if len(running) > 1:
             return
-        first = self._nodes[0]
-        if first.runs:
-            first.signal(signal.SIGTERM, once=True)
+        if running:
+            last = running[0]
+            if self._has_one_controller:
+                last.signal(signal.SIGTERM, once=True)
+            else:
+                last.leave_alone()
         elif not self._ended.called and not self.running:
             self._ended.callback(None)
 
@@ -227,6 +220,7 @@ class _Node:
     def __init__(self, config: BrokerConfig, cluster: ProcessCluster) -> None:
         self.config = config
         self.node_id = config.node_id
+        self.is_controller = is_controller(config)
         self.ready: dict[str, Any] | None = None
         self._cluster = cluster
         self._transport: Any = None
@@ -244,7 +238,7 @@ class _Node:
         cluster, self._again, self._is_told = self._cluster, None, False
         self._started = cluster.reactor.seconds()
         settings = dict(self.config.static)
-        if self.node_id != CONTROLLER_NODE:
+        if not self.is_controller and not self.config.names(VOTERS):
             settings["controller.quorum.bootstrap.servers"] = cluster.controllers()
         order = json.dumps({**cluster.order, "settings": settings})
         folder = str(Path(twisted_broker.__file__).parents[1])
@@ -287,6 +281,12 @@ class _Node:
             self._is_told = True
             with suppress(ProcessExitedAlready):
                 self._transport.signalProcess(int(number))
+
+    def leave_alone(self) -> None:
+        """It is the last, and waits for nobody."""
+        if self._transport is not None and not self._is_told:
+            self._is_told = True
+            self._transport.write(b"leave\n")
 
     def said(self, line: bytes) -> None:
         """A line of its output: an event, what `cluster_node.py` tells, or any text."""

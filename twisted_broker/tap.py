@@ -22,7 +22,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import cache, partial
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -85,7 +85,7 @@ class Options(UsageOptions):
             "1",
             (
                 "Brokers in this process (--processes: each in its own): ids 1 to N, ports from "
-                "PORT on, directories broker-N; 1 is the controller too."
+                "PORT on, directories broker-N; of three or more 1 to 3 are controllers, too."
             ),
         ],
         ["config", "c", None, "A server.properties of Apache Kafka."],
@@ -104,6 +104,8 @@ class Options(UsageOptions):
             "part, several with commas.",
         ],
     ]
+    most_controllers = _MOST_BROKERS
+    """How many of several brokers may be."""
     alone = ""
     """The synopsis of the program that starts nothing but a broker."""
     optFlags = [
@@ -180,9 +182,19 @@ class Options(UsageOptions):
                 "--processes and --data memory contradict: what a process kept would be gone when "
                 "it is started again; drop one"
             )
-        from twisted_broker.process_cluster import with_ports
 
-        self.broker_configs = with_ports(self.broker_configs)
+    def _controllers(self, chosen: dict[str, str], brokers: int) -> Collection[int]:
+        """Those of several brokers that are controllers. Raises OSError."""
+        from twisted_broker.local_quorum import controllers_of
+        from twisted_broker.log.filesystem import OsFileSystem
+
+        return controllers_of(chosen, min(brokers, self.most_controllers), OsFileSystem())
+
+    def _with_ports(self, configs: list[BrokerConfig]) -> list[BrokerConfig]:
+        """Several brokers know where their controllers are. Raises StartError."""
+        from twisted_broker.local_quorum import with_ports, with_voters
+
+        return with_voters(with_ports(configs) if self["processes"] else configs)
 
     def check_formatted(self) -> None:
         """Every log directory says whose it is. Raises UsageError, CheckpointError, OSError."""
@@ -221,9 +233,9 @@ class Options(UsageOptions):
             from twisted_broker.local_nodes import check_shared_roles, node_settings
 
             check_shared_roles(chosen)
-            configs = [
-                BrokerConfig(node_settings(chosen, node_id)) for node_id in range(1, brokers + 1)
-            ]
+            nodes, controllers = range(1, brokers + 1), self._controllers(chosen, brokers)
+            configs = [BrokerConfig(node_settings(chosen, each, controllers)) for each in nodes]
+            configs = self._with_ports(configs)
         if self["data"] != MEMORY:
             self.directories = BrokerConfig(chosen).log_directories
         check_together(configs[0])

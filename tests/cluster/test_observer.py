@@ -9,6 +9,7 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.error import TimeoutError
 from twisted.internet.protocol import Factory, Protocol
+from twisted.logger import capturedLogs, formatEvent
 
 from tests.cluster.controller_fixture import PORT, ControllerFixture, MemberSide, served
 from twisted_broker.cluster import metadata_log
@@ -366,6 +367,50 @@ def test_a_voter_that_is_cut_off_contradicts_nothing(
     fixture.join(7)
     fixture.pass_time(5.0)
     assert member.observer.image == fixture.controller.image and member.ended == []
+
+
+class Leaderless:
+    """Answers for a controller as a voter that knows of no leader in this epoch."""
+
+    def __init__(self, fixture: ControllerFixture) -> None:
+        self.readers: Any = fixture.controller.raft_requests
+        self.real, self.asked = self.readers.fetch, 0
+        self.readers.fetch = self.fetch
+
+    def stop(self) -> None:
+        self.readers.fetch = self.real
+
+    async def fetch(self, request: Any, version: int) -> Any:
+        self.asked += 1
+        response = await self.real(request, version)
+        answer = response.responses[0].partitions[0]
+        answer.error_code, answer.records = ErrorCode.NOT_LEADER_OR_FOLLOWER, None
+        answer.current_leader.leader_id, response.node_endpoints = -1, []
+        return response
+
+
+def test_between_two_leaders_all_voters_are_asked_and_one_line_said(
+    fixture: ControllerFixture,
+) -> None:
+    """One voter is gone, the other knows of no leader yet: it may never learn of one (its disk
+    failed), so it is left again; its refusals are not "a controller answers again".
+    """
+    member = MemberSide(fixture, 2, bootstrap=[("127.0.0.1", 1), ("127.0.0.1", PORT)]).follow()
+    fixture.pass_time(1.0)
+    with capturedLogs() as told:
+        voter = Leaderless(fixture)
+        fixture.pass_time(3.0)
+        assert voter.asked > 2 and member.observer.leader_address is None
+        voter.stop()
+        fixture.join(7)
+        fixture.pass_time(1.0)
+    assert member.observer.image == fixture.controller.image
+    lines = [formatEvent(event) for event in told]
+    lines = [line for line in lines if "controller answers" in line or "answers again" in line]
+    assert [line.split(",")[0].split(" at ")[0] for line in lines] == [
+        "no controller answers",
+        "the controller",
+    ]
 
 
 def test_a_quorum_of_one_that_leads_an_older_epoch_is_heard_first(

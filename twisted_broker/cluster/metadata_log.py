@@ -480,7 +480,8 @@ class MetadataLog(MetadataStore):
     def request(self, request: Request, waiter: Waiter) -> None:
         """Another node's; `waiter` gets the answer, now or later."""
         if self.is_over or self._raft is None:
-            waiter(Answer(ErrorCode.NOT_LEADER_OR_FOLLOWER, self.node_id, max(self.epoch, 0)), None)
+            leader = self.node_id if self.quorum.is_alone else -1
+            waiter(Answer(ErrorCode.NOT_LEADER_OR_FOLLOWER, leader, max(self.epoch, 0)), None)
             return
         self._carry_out(self._raft.request(waiter, request, self._carrier.now_ms()))
 

@@ -375,13 +375,6 @@ class MetadataObserver:
         sent = self._runtime.clock.seconds()
         response = await _answered(connection.send(self._request(version), version))
         check_answer(response.error_code)
-        if self.unreachable:
-            self.unreachable = False
-            _logger.info(
-                "the controller at {host}:{port} answers again",
-                host=connection.host,
-                port=connection.port,
-            )
         if not response.responses or not response.responses[0].partitions:
             return False
         answer = response.responses[0].partitions[0]
@@ -390,9 +383,17 @@ class MetadataObserver:
             is_older = 0 <= answer.current_leader.leader_epoch < self.leader_epoch
             if is_older:
                 await self._check_older_epoch(connection, answer.current_leader)
-            if is_older and len(self._bootstrap) > 1:
-                self._lost_leader()  # it does not know the leader yet: another one may
+            knows_none = is_older or answer.current_leader.leader_id < 0
+            if knows_none and len(self._bootstrap) > 1:
+                self._lost_leader()  # another one may know the leader, or be it
             return new_leader
+        if self.unreachable:
+            self.unreachable = False
+            _logger.info(
+                "the controller at {host}:{port} answers again",
+                host=connection.host,
+                port=connection.port,
+            )
         known_end = 0 if self._copy is None else self._copy.known_end.end_offset
         end_offset = answer.high_watermark  # -1: Kafka's leader has not committed in its epoch yet
         if 0 <= end_offset < known_end and self._loader.applied.end_offset < known_end:

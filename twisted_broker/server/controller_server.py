@@ -60,6 +60,7 @@ class ControllerServer:
         self.steps = 0
         """how many steps of a stop there are with it: where only the broker ends, they stay"""
         self._shared, self._sockets, self._renew_parts = shared, sockets, renew_parts
+        self._hand_over_ms = _HAND_OVER_MS
 
     async def start(self) -> None:
         """Ends when it leads."""
@@ -146,8 +147,14 @@ class ControllerServer:
         """
         check_logs(image, self._shared.log_manager)
 
+    def skip_hand_over(self) -> None:
+        """A stop, also one under way, does not wait until another one leads."""
+        self._hand_over_ms = 0
+        if self.controller is not None:
+            self.controller.skip_hand_over()
+
     async def _stop(self) -> None:
         assert self.controller is not None
-        await self.controller.hand_over(_HAND_OVER_MS)
+        await self.controller.hand_over(self._hand_over_ms)
         self.controller.stop()
         await self._sockets.stop(on_controller=True)

@@ -295,19 +295,21 @@ class KafkaServer:
         role, own = self.role, self._controller
         if role is None or not self.config.boolean("controlled.shutdown.enable"):
             return
-        if own is not None and own.log.failed is not None:
+        if own is not None and own.log.failed is not None and own.log.quorum.is_alone:
             # the only controller is this one, and its disk failed: it never decides again
             role.lifecycle.stop()
         await role.controlled_shutdown()
 
     def skip_controlled_shutdown(self) -> None:
-        """A second stop signal: a controlled shutdown under way ends at once, and leaderships not
-        moved yet stay.
+        """A second stop signal, or all nodes stop: it waits for no other. A controlled shutdown
+        under way ends at once, and leaderships not moved yet stay; so does the quorum's.
 
         The rest of the stop is as orderly as ever.
         """
         if self.role is not None:
             self.role.lifecycle.skip_controlled_shutdown()
+        if self._controller_server is not None:
+            self._controller_server.skip_hand_over()
 
     async def stop(self) -> None:
         """Takes back what was started, in the reverse order; never raises."""

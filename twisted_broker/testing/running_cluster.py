@@ -248,6 +248,7 @@ class RunningCluster:
         make_world: Callable[[BrokerConfig], World] = LiveWorld,
     ) -> None:
         options = Options()
+        options.most_controllers = 1  # on a machine of its own
         replicas = str(min(brokers, _MOST_REPLICAS))
         options.settings = {
             "default.replication.factor": replicas,

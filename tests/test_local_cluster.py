@@ -126,7 +126,7 @@ def test_an_empty_directory_beside_records_is_not_another_voter() -> None:
     def cluster_ids() -> list[str | None]:
         paths = [config.log_directories[0] for config in made]
         found = [read_meta_properties(*each) for each in zip(files, paths, strict=True)]
-        return [each and each.cluster_id for each in found]
+        return [None if each is None else each.cluster_id for each in found]
 
     format_quorum(made[:2], of_node.__getitem__, None, Random(1))
     first, second, third = cluster_ids()

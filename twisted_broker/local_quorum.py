@@ -24,7 +24,7 @@ import json
 import posixpath
 import random
 import socket
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from twisted.logger import Logger
@@ -101,7 +101,7 @@ def with_ports(configs: Iterable[BrokerConfig]) -> list[BrokerConfig]:
     taken: set[int] = set()
     found = []
     for config in configs:
-        own = _with_listeners(config, taken, lambda each: True)
+        own = _with_listeners(config, taken)
         if config.integer(STATUS_PORT) == 0:
             own[STATUS_PORT] = str(_free_port(ConfiguredListener("", "127.0.0.1", 0), taken))
         found.append(BrokerConfig(own))
@@ -109,12 +109,18 @@ def with_ports(configs: Iterable[BrokerConfig]) -> list[BrokerConfig]:
 
 
 def _with_listeners(
-    config: BrokerConfig, taken: set[int], which: Callable[[ConfiguredListener], bool]
+    config: BrokerConfig, taken: set[int], names: Collection[str] | None = None
 ) -> dict[str, str]:
-    """Its settings, with a free port for each port 0 of `which`."""
+    """Its settings, with a free port for each port 0: of the listeners of these names, or of
+    all.
+    """
     own = dict(config.static)
     own["listeners"] = ",".join(
-        str(each if each.port or not which(each) else each._replace(port=_free_port(each, taken)))
+        str(
+            each._replace(port=_free_port(each, taken))
+            if not each.port and (names is None or each.name in names)
+            else each
+        )
         for each in parse_endpoints("listeners", config.names("listeners"))
     )
     return own
@@ -141,7 +147,7 @@ def with_voters(configs: Sequence[BrokerConfig]) -> list[BrokerConfig]:
     found = []
     for config in configs:
         names = {each.upper() for each in config.names("controller.listener.names")}
-        own = _with_listeners(config, taken, lambda each, names=names: each.name in names)
+        own = _with_listeners(config, taken, names)
         own.pop("controller.quorum.bootstrap.servers", None)
         found.append(BrokerConfig(own))
     given = {VOTERS: ",".join(map(_voter, filter(is_controller, found)))}

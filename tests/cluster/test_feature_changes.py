@@ -125,6 +125,19 @@ def test_every_node_must_support_the_level(others):
     }
 
 
+def test_every_voter_must_have_registered():
+    """QU 2.23: nobody knows what one of the static list supports before; below metadata.version 15
+    none registers.
+    """
+    registered = view(AT_30, controllers={1: RANGES, 3: RANGES})
+    update = change(TRANSACTION_VERSION, 2)
+    with pytest.raises(BrokerError, match="controller 2 has not registered"):
+        update_features(registered, [update], 1, RANGES, (1, 2, 3))
+    assert update_features(registered, [update], 1, RANGES, (1, 3))
+    old = view({METADATA_VERSION: 14})
+    assert update_features(old, [change(METADATA_VERSION, 15)], 1, RANGES, (1, 2, 3))
+
+
 def test_one_refusal_refuses_all():
     with pytest.raises(BrokerError, match=r"group\.version"):
         decided(view(AT_30), change(TRANSACTION_VERSION, 2), change("group.version", 1))

@@ -4,17 +4,22 @@ goes on.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.memory_broker import MemoryBroker
 from twisted_broker.cluster.controller import Controller
+from twisted_broker.cluster.features import SUPPORTED_FEATURES
 from twisted_broker.log.memory import MemoryFileSystem
 from twisted_broker.security.principal import ANONYMOUS, encode_principal
 from twisted_broker.wire.errors import ErrorCode, error_of
 from twisted_broker.wire.header import RequestHeader, encode_request_header
-from twisted_broker.wire.messages.broker_lifecycle import EnvelopeRequest
+from twisted_broker.wire.messages.broker_lifecycle import (
+    ControllerRegistrationRequest,
+    EnvelopeRequest,
+)
 from twisted_broker.wire.messages.cluster import (
     DescribeQuorumRequest,
     DescribeQuorumRequestPartitionData,
@@ -139,6 +144,51 @@ def test_three_controllers_elect_one_and_follow_it(quorum: Quorum) -> None:
     assert [node for node in (1, 2, 3) if quorum.controller(node).is_active] == [leader]
     images = [quorum.controller(node).image for node in (1, 2, 3)]
     assert len({image.topics_by_name["a"].id for image in images}) == 1
+
+
+def test_each_controller_registers_itself(quorum: Quorum) -> None:
+    """QU 2.22: a standby with the active one, until the image has its process; another process of
+    its id registers anew. A feature needs all of the static list (2.23).
+    """
+
+    def registered() -> dict[int, bytes]:
+        leader = quorum.leader
+        if leader is None:
+            return {}
+        found = quorum.controller(leader).image.controllers
+        return {node: each.incarnation_id for node, each in found.items()}
+
+    quorum.until(lambda: registered().keys() == {1, 2, 3})
+    before, old = registered(), quorum.leader
+    assert old is not None
+    quorum.pass_time(11)
+    assert registered() == before, "once is enough"
+    found = quorum.controller(old).image.controllers[3]
+    assert found.listeners["CONTROLLER"].port == 9193
+    assert found.features == SUPPORTED_FEATURES
+    quorum.crash(old)
+    quorum.until(lambda: quorum.leader is not None)
+    quorum.start(old)
+    quorum.until(lambda: registered().get(old) not in (None, before[old]))
+    assert {node: registered()[node] for node in before if node != old} == {
+        node: each for node, each in before.items() if node != old
+    }
+
+
+def test_below_metadata_version_15_none_registers(quorum: Quorum) -> None:
+    """QU 2.21: such a record would be unknown to brokers of that version."""
+    leader = quorum.leader
+    assert leader is not None
+    active = quorum.controller(leader)
+    assert active is not None
+    active.decided = replace(active.decided, features={"metadata.version": 14})
+    active._view = None
+    request = ControllerRegistrationRequest(controller_id=9, incarnation_id=bytes(16))
+    answer = quorum.nodes[leader].ask(request, 0, port=9190 + leader)
+    assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
+    standby = next(node for node in (1, 2, 3) if node != leader)
+    answer = quorum.nodes[standby].ask(request, 0, port=9190 + standby)
+    assert answer.error_code == ErrorCode.NOT_CONTROLLER
 
 
 def test_the_leader_dies_and_topics_are_created_by_another(quorum: Quorum) -> None:

@@ -29,6 +29,7 @@ from twisted_broker.cluster import (
     config_changes,
     feature_changes,
     heartbeat_decision,
+    image_records,
     partition_requests,
     quota_changes,
     scram_changes,
@@ -40,6 +41,8 @@ from twisted_broker.cluster.cluster_view import ClusterView
 from twisted_broker.cluster.controller import Controller
 from twisted_broker.cluster.features import KRAFT_VERSION, SUPPORTED_FEATURES
 from twisted_broker.cluster.heartbeat_decision import HeartbeatDecision
+from twisted_broker.cluster.records import CONTROLLER_LEVEL
+from twisted_broker.image.entries import ControllerRegistration, Endpoint, FeatureRange
 from twisted_broker.security.acl import Operation
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import (
@@ -217,6 +220,35 @@ async def broker_registration(
     return broker_lifecycle.BrokerRegistrationResponse(broker_epoch=outcome.epoch)
 
 
+async def controller_registration(
+    context: RequestContext, request: broker_lifecycle.ControllerRegistrationRequest
+) -> broker_lifecycle.ControllerRegistrationResponse:
+    """Of a standby: one record, whatever it says of itself."""
+    controller = _controller(context)
+    if controller.view.image.metadata_version < CONTROLLER_LEVEL:
+        raise BrokerError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"controllers register from metadata.version {CONTROLLER_LEVEL} on",
+        )
+    await controller.write([image_records.controller_record(_registered(request))])
+    return broker_lifecycle.ControllerRegistrationResponse(error_message=None)
+
+
+def _registered(request: broker_lifecycle.ControllerRegistrationRequest) -> ControllerRegistration:
+    return ControllerRegistration(
+        request.controller_id,
+        bytes(request.incarnation_id),
+        {
+            each.name: Endpoint(each.name, each.host, each.port, each.security_protocol)
+            for each in request.listeners
+        },
+        {
+            each.name: FeatureRange(each.min_supported_version, each.max_supported_version)
+            for each in request.features
+        },
+    )
+
+
 async def broker_heartbeat(
     context: RequestContext, request: broker_lifecycle.BrokerHeartbeatRequest
 ) -> broker_lifecycle.BrokerHeartbeatResponse:
@@ -270,7 +302,11 @@ async def update_features(
     before = controller.view.image.features
     updates = [each for each in request.feature_updates if each.feature != KRAFT_VERSION]
     found = feature_changes.update_features(
-        controller.view, updates, controller.node_id, SUPPORTED_FEATURES
+        controller.view,
+        updates,
+        controller.node_id,
+        SUPPORTED_FEATURES,
+        controller.log.quorum.voters.ids,
     )
     for update in request.feature_updates:
         if update.feature == KRAFT_VERSION:

@@ -241,6 +241,7 @@ ROUTES: tuple[Route, ...] = (
     Route(67, "AllocateProducerIds", "producer_ids", controller="0", cluster_action=True),
     Route(68, "ConsumerGroupHeartbeat", "groups", "consumer_groups", broker="0-1"),
     Route(69, "ConsumerGroupDescribe", "groups", "consumer_groups", broker="0-1"),
+    Route(70, "ControllerRegistration", "broker_lifecycle", controller="0", cluster_action=True),
     Route(73, "AssignReplicasToDirs", "log_dirs", controller="0", cluster_action=True),
     Route(74, "ListConfigResources", "configs", "configs", broker="0-1"),
     Route(75, "DescribeTopicPartitions", "cluster", "metadata", broker="0"),

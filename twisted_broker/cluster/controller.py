@@ -42,6 +42,11 @@ from twisted_broker.cluster.cluster_view import (
     ClusterView,
     with_dynamic_defaults,
 )
+from twisted_broker.cluster.controller_channel import ControllerChannel
+from twisted_broker.cluster.controller_registration_manager import (
+    ActiveController,
+    ControllerRegistrationManager,
+)
 from twisted_broker.cluster.features import SUPPORTED_FEATURES
 from twisted_broker.cluster.image_records import controller_record
 from twisted_broker.cluster.metadata_check import MetadataDamage
@@ -146,6 +151,16 @@ class Controller:
         self._end: Deferred[None] | None = None
         self.sessions = BrokerSessions(config.integer("broker.session.timeout.ms"))
         self.raft_requests = RaftRequests(self)
+        self._incarnation: bytes | None = None
+        active = ActiveController(self.node_id, self.log.leader)
+        client_id = f"controller-{self.node_id}-registration"
+        self._registrar = ControllerRegistrationManager(
+            ControllerChannel(runtime, active, client_id, connector=connector),
+            runtime.random,
+            self._own,
+            lambda: self.committed,
+            lambda: active.leader_address is not None,
+        )
         self.listeners: Sequence[Endpoint] = ()
         self.decided = self.committed = EMPTY
         self._config = config
@@ -278,6 +293,7 @@ class Controller:
 
     def _leader_changed(self, leader: Leader) -> None:
         self._leads = leader if leader.id == self.node_id else None
+        self._registrar.changed()
         if self._leads is None and self._is_claimed:
             self._renounce()
         self._claim_when_ready()
@@ -347,6 +363,7 @@ class Controller:
     def _follow(self, before: MetadataImage, after: MetadataImage) -> None:
         self.committed = self.decided = after
         self._view = None
+        self._registrar.changed()
         if after.client_quotas is not before.client_quotas:
             entities = before.client_quotas.keys() | after.client_quotas.keys()
             self.quotas.apply(entities, before.client_quotas, after.client_quotas)
@@ -374,17 +391,25 @@ class Controller:
         if self._end is not None and not self._end.called:
             self._end.callback(None)
 
+    def _own(self) -> ControllerRegistration:
+        """Of this process."""
+        if self._incarnation is None:
+            self._incarnation = new_uuid(self.runtime.random.randbytes)
+        listeners = {e.name: e for e in self.listeners}
+        return ControllerRegistration(
+            self.node_id, self._incarnation, listeners, SUPPORTED_FEATURES
+        )
+
     def _registration(self) -> list[Record]:
-        """Its own; none below the level at which Kafka's brokers know such a record."""
+        """Its own, where it is not there yet; none below the level at which Kafka's brokers know
+        such a record.
+        """
         if self.decided.metadata_version < CONTROLLER_LEVEL:
             return []
-        registration = ControllerRegistration(
-            self.node_id,
-            new_uuid(self.runtime.random.randbytes),
-            {e.name: e for e in self.listeners},
-            SUPPORTED_FEATURES,
-        )
-        return [controller_record(registration)]
+        own = self._own()
+        known = self.decided.controllers.get(own.id)
+        is_there = known is not None and known.incarnation_id == own.incarnation_id
+        return [] if is_there else [controller_record(own)]
 
     def _first_records(self, bootstrap: Bootstrap) -> list[Record]:
         """The records of a new cluster, in one transaction."""
@@ -416,6 +441,7 @@ class Controller:
         closed, on the disk worker.
         """
         self._is_stopped = True
+        self._registrar.close()
         if self._ticks.running:
             self._ticks.stop()
         self.raft_requests.close()
@@ -615,6 +641,7 @@ class Controller:
             directory=self.log.directory,
             error=error,
         )
+        self._registrar.close()
         if self._ticks.running:
             self._ticks.stop()
         self._refuse_waiting()

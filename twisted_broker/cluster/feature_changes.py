@@ -4,7 +4,8 @@ Owns `update_features`.
 
 1. All of a request's features change, or none: one refusal is the answer to all of them.
 2. A level is finalised only if this controller, every registered broker and every other registered
-   controller support it, and what it needs of other features holds after the request.
+   controller support it, all static voters have registered, and what it needs of other features
+   holds after the request.
 3. A lower level needs to be named as a downgrade. metadata.version goes down only over levels that
    changed no record.
 4. Eligible leader replicas begin with the cluster's own `min.insync.replicas`, and leave none
@@ -17,11 +18,11 @@ Not here: which levels this program supports (`features.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from twisted_broker.cluster.cluster_view import ClusterView
 from twisted_broker.cluster.partition_change import ELR_FEATURE
-from twisted_broker.cluster.records import ELR_LEVEL
+from twisted_broker.cluster.records import CONTROLLER_LEVEL, ELR_LEVEL
 from twisted_broker.image.entries import FeatureRange
 from twisted_broker.image.metadata_image import BROKER_RESOURCE, METADATA_VERSION
 from twisted_broker.settings import text_of
@@ -43,8 +44,10 @@ def update_features(
     updates: Sequence[FeatureUpdateKey],
     node_id: int,
     supported: Mapping[str, FeatureRange],
+    voters: Collection[int] = (),
 ) -> list[Record]:
-    """The records of a request, `supported` by this controller, which is node `node_id`.
+    """The records of a request, `supported` by this controller, which is node `node_id`. `voters`:
+    the controllers that are configured.
 
     Raises BrokerError(INVALID_UPDATE_VERSION).
     """
@@ -52,7 +55,7 @@ def update_features(
     after = {**view.image.features, **levels}
     found: list[Record] = []
     for update in {update.feature: update for update in updates}.values():
-        reason = _refusal(view, update, node_id, supported, after)
+        reason = _refusal(view, update, node_id, supported, after, voters)
         if reason is not None:
             raise BrokerError(
                 ErrorCode.INVALID_UPDATE_VERSION,
@@ -87,6 +90,7 @@ def _refusal(
     node_id: int,
     supported: Mapping[str, FeatureRange],
     after: Mapping[str, int],
+    voters: Collection[int],
 ) -> str | None:
     name, level = update.feature, update.max_version_level
     current = view.image.features.get(name, 0)
@@ -98,6 +102,9 @@ def _refusal(
     for who, range_ in _ranges(view, name, node_id, supported):
         if not range_.contains(level):
             return f"{who} supports {range_.min_version} to {range_.max_version}"
+    if view.image.metadata_version >= CONTROLLER_LEVEL:
+        for voter in sorted(set(voters) - {node_id} - view.image.controllers.keys()):
+            return f"controller {voter} has not registered"
     if level < current and kind == UPGRADE:
         return f"it is {current}, and the request does not say that this is a downgrade"
     if level > current and kind != UPGRADE:

@@ -59,6 +59,22 @@ class BrokerRegistrationResponse(Response, api_key=62, versions="0-4", flexible=
     broker_epoch: int = int64("0+", default=-1)
 
 
+class ControllerRegistrationRequest(Request, api_key=70, versions="0", flexible="0+"):
+    controller_id: int = int32("0+")
+    incarnation_id: bytes = uuid("0+")
+    zk_migration_ready: bool = boolean("0+")
+    listeners: list[BrokerRegistrationRequestListener] = array(
+        BrokerRegistrationRequestListener, "0+"
+    )
+    features: list[BrokerRegistrationRequestFeature] = array(BrokerRegistrationRequestFeature, "0+")
+
+
+class ControllerRegistrationResponse(Response, api_key=70, versions="0", flexible="0+"):
+    throttle_time_ms: int = int32("0+")
+    error_code: int = int16("0+")
+    error_message: str | None = string("0+", nullable="0+")
+
+
 class BrokerHeartbeatRequest(Request, api_key=63, versions="0-2", flexible="0+"):
     broker_id: int = int32("0+")
     broker_epoch: int = int64("0+", default=-1)

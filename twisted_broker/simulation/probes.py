@@ -20,8 +20,8 @@ from twisted_broker.cluster.metadata_copy import MetadataCopy
 from twisted_broker.cluster.metadata_log import MetadataLog
 from twisted_broker.cluster.metadata_store import MetadataStore
 from twisted_broker.cluster.stale_roles import StaleRoles
-from twisted_broker.coordinator.consumer_group_runner import ConsumerGroupRunner
 from twisted_broker.coordinator.coordinator_runtime import CoordinatorRuntime
+from twisted_broker.coordinator.group_runner import GroupRunner
 from twisted_broker.coordinator.membership import Membership
 from twisted_broker.coordinator.offsets_topic import CoordinatorTopic
 from twisted_broker.coordinator.rebalance import Rebalance
@@ -350,12 +350,12 @@ class Probes:
         self._after(Rebalance, "_complete_join", lambda *_: self._count("group rebalance"))
         self._after(Membership, "session_expired", lambda *_: self._count("member expired"))
         self._after(
-            ConsumerGroupRunner,
+            GroupRunner,
             "_expired",
             lambda *_: self._count("consumer group member expired"),
         )
         self._after(
-            ConsumerGroupRunner,
+            GroupRunner,
             "group_loaded",
             lambda *_: self._count("consumer group loaded"),
         )

@@ -10,7 +10,6 @@ import pytest
 from tests.api.group_api import TOPIC_IDS, ApiRun, each_version
 from twisted_broker.api import consumer_groups
 from twisted_broker.broker_config import BrokerConfig
-from twisted_broker.coordinator.consumer.decision import ConsumerGroupSettings
 from twisted_broker.coordinator.consumer_group_config import consumer_group_config
 from twisted_broker.security.acl import Operation, ResourceType
 from twisted_broker.wire.errors import ErrorCode as E
@@ -356,7 +355,9 @@ def test_the_settings_of_a_group_are_within_the_brokers_bounds(run):
         "consumer.assignment.interval.ms": "7",
         "share.session.timeout.ms": "1",
     }
-    assert config.of_group(own) == ConsumerGroupSettings(45_000, 9_000, 7, 3_000)
+    assert config.of_group(own) == replace(
+        config.defaults, heartbeat_interval_ms=9_000, assignment_interval_ms=7
+    )
     run.source.image = replace(
         run.source.image, configs={(32, "g"): {"consumer.heartbeat.interval.ms": "6000"}}
     )

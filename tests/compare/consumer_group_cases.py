@@ -11,6 +11,14 @@ from typing import Any
 
 from tests.compare.group_cases import joined, ready
 from tests.compare.side import Side
+from twisted_broker.wire.errors import ErrorCode
+from twisted_broker.wire.messages.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolAssignmentTopicPartition,
+    ConsumerProtocolSubscription,
+    ConsumerProtocolSubscriptionTopicPartition,
+)
+from twisted_broker.wire.schema import encode
 
 GROUP_RESOURCE, SET = 32, 0
 _SETTINGS = {"consumer.assignment.interval.ms": "0", "consumer.heartbeat.interval.ms": "7000"}
@@ -134,6 +142,142 @@ def consumer_group_heartbeat(side: Side, version: int) -> None:
     side.ask("back", **static.join_fields("c", instance_id="i"))
     side.ask("the one before", **static.fields("a", 2, instance_id="i"))
     side.ask("leaves for good", **static.fields("c", -1, instance_id="i"))
+    _migration(side, topic)
+
+
+class ClassicMember:
+    """A classic consumer of the group; every answer of its is noted."""
+
+    def __init__(self, group: Group, label: str, instance: str | None = None) -> None:
+        self.group, self.side, self.label = group, group.side, label
+        self.instance, self.id, self.generation = instance, "", -1
+
+    def metadata(self, *owned: int) -> bytes:
+        said = ConsumerProtocolSubscription(topics=[self.group.topic])
+        if owned:
+            said.owned_partitions = [
+                ConsumerProtocolSubscriptionTopicPartition(
+                    topic=self.group.topic, partitions=list(owned)
+                )
+            ]
+        return b"\0\1" + encode(said, 1)
+
+    def _note(self, label: str, answer: Any) -> Any:
+        return self.side.note(f"{self.label}: {label}", answer)
+
+    def join(self, label: str, *owned: int, **more: Any) -> None:
+        protocol = {"name": "range", "metadata": self.metadata(*owned)}
+        fields = {
+            "group_id": self.group.name,
+            "session_timeout_ms": 30_000,
+            "rebalance_timeout_ms": 30_000,
+            "member_id": self.id,
+            "group_instance_id": self.instance,
+            "protocol_type": "consumer",
+            "protocols": [protocol],
+        } | more
+        answer = self.side.latest("JoinGroup", **fields)
+        if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+            self._note(f"{label}, id", self._hidden(answer))
+            answer = self.side.latest("JoinGroup", **(fields | {"member_id": self.id}))
+        if not answer.error_code:
+            self.generation = answer.generation_id
+        self._note(label, self._hidden(answer))
+
+    def _hidden(self, answer: Any) -> Any:
+        if answer.member_id:
+            self.id = answer.member_id
+            self.side.hide(self.id, f"({self.label})")
+        return answer
+
+    def sync(self, label: str, *given: int, **more: Any) -> None:
+        said = ConsumerProtocolAssignment(
+            assigned_partitions=[
+                ConsumerProtocolAssignmentTopicPartition(
+                    topic=self.group.topic, partitions=list(given)
+                )
+            ]
+        )
+        assignment = {"member_id": self.id, "assignment": b"\0\1" + encode(said, 1)}
+        fields = {
+            "group_id": self.group.name,
+            "generation_id": self.generation,
+            "member_id": self.id,
+            "group_instance_id": self.instance,
+            "protocol_type": "consumer",
+            "protocol_name": "range",
+            "assignments": [assignment] if given else [],
+        } | more
+        self._note(label, self.side.latest("SyncGroup", **fields))
+
+    def beat(self, label: str, **more: Any) -> None:
+        fields = {
+            "group_id": self.group.name,
+            "generation_id": self.generation,
+            "member_id": self.id,
+            "group_instance_id": self.instance,
+        } | more
+        self._note(label, self.side.latest("Heartbeat", **fields))
+
+
+def _migration(side: Side, topic: str) -> None:
+    """Groups that change their protocol with members."""
+    up, static, other = groups(side, topic, "up", "up-static", "up-other")
+    ready(side)
+
+    def looked_at(label: str, group: Group) -> None:
+        answer = side.latest("DescribeGroups", groups=[group.name])
+        answer.groups[0].members.sort(key=lambda each: each.member_assignment)
+        side.note(f"{label}, as classic", answer)
+        listed = side.latest("ListGroups")
+        listed.groups = [each for each in listed.groups if each.group_id == group.name]
+        side.note(f"{label}, listed", listed)
+
+    one = ClassicMember(up, "one")
+    one.join("first")
+    one.sync("first", 0, 1, 2)
+    side.ask("upgrade", **up.join_fields("m"))
+    looked_at("upgraded", up)
+    one.beat("told")
+    one.beat("another generation", generation_id=7)
+    one.beat("unknown", member_id="who")
+    one.sync("told")
+    one.join("to give up", 0, 1, 2)
+    one.sync("to give up")
+    one.sync("another protocol", protocol_name="who")
+    one.sync("another type", protocol_type="who")
+    one.beat("gives up")
+    one.join("gave up", 0, 1)
+    one.sync("gave up")
+    one.beat("settled")
+    side.ask("has the rest", **up.fields("m", 2, topic_partitions=[]))
+    two = ClassicMember(up, "two")
+    two.join("another type", protocol_type="who")
+    two.join("another protocol", protocols=[{"name": "who", "metadata": two.metadata()}])
+    two.join("comes")
+    two.sync("comes")
+    two.beat("waits")
+    two.join("an instance, an id", group_instance_id="i", member_id="who")
+    two.beat("an instance", group_instance_id="i")
+    side.ask("goes", **up.fields("m", -1))
+    looked_at("downgraded", up)
+    one.beat("after all")
+    side.ask("gone", **up.fields("m", 3))
+    # static
+    side.ask("static", **static.join_fields("m", instance_id="i"))
+    kept = ClassicMember(static, "kept", "i")
+    kept.join("replaces")
+    looked_at("replaced", static)
+    kept.sync("replaces")
+    kept.beat("replaces")
+    side.ask("replaced back", **static.join_fields("n", instance_id="i"))
+    kept.beat("fenced")
+    looked_at("replaced back", static)
+    # not a consumer's
+    own = ClassicMember(other, "own")
+    own.join("own", protocol_type="own")
+    own.sync("own", 0, protocol_type="own")
+    side.ask("of another type", **other.join_fields("m"))
 
 
 def consumer_group_describe(side: Side, version: int) -> None:

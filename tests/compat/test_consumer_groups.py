@@ -18,6 +18,7 @@ from confluent_kafka import (
     ConsumerGroupState,
     ConsumerGroupTopicPartitions,
     ConsumerGroupType,
+    KafkaError,
     KafkaException,
     TopicPartition,
 )
@@ -39,6 +40,7 @@ SETTINGS = {
     "group.consumer.session.timeout.ms": "2000",
     "group.consumer.assignment.interval.ms": "100",
 }
+REBALANCING = {KafkaError.REBALANCE_IN_PROGRESS, KafkaError.ILLEGAL_GENERATION}
 ALL = {0, 1, 2, 3, 4, 5}
 
 
@@ -95,13 +97,20 @@ class Members:
             for message in consumer.consume(100, 0.01):
                 assert message.error() is None, message.error()
                 self.seen.append((message.partition(), message.offset()))
-                consumer.commit(message=message, asynchronous=False)
+                try:
+                    consumer.commit(message=message, asynchronous=False)
+                except KafkaException as error:
+                    # A classic member in a rebalance: whoever gets the partition reads it again.
+                    assert error.args[0].code() in REBALANCING, error
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + LIMIT_SECONDS
         while not condition():
             assert time.monotonic() < deadline, what
             self.poll()
+
+    def read(self, records: int) -> None:
+        self.until(lambda: len(set(self.seen)) == records, f"{records} are read")
 
     def share(self, *names: str) -> bool:
         """Whether these own everything, equally, and each partition once."""
@@ -185,6 +194,40 @@ def test_a_static_member_comes_back_to_its_partitions(
     members.until(lambda: bool(members.owned("c")), "it is back")
     assert members.owned("c") == before
     assert {m.client_id for m in described(admin, group).members} == {"b", "c"}
+
+
+CLASSIC = {
+    "group.protocol": "classic",
+    "heartbeat.interval.ms": 100,
+    "session.timeout.ms": 6_000,
+    "partition.assignment.strategy": "cooperative-sticky",
+}
+
+
+@pytest.mark.more
+def test_members_are_restarted_one_by_one_with_the_other_protocol_and_back(
+    members: Members, filled: str, quick: BrokerProcess, admin: AdminClient, group: str
+) -> None:
+    """GN 2.110, 2.120: the group goes on; no record is lost."""
+    members.join("a", filled, **CLASSIC)
+    members.join("b", filled, **CLASSIC)
+    members.until(lambda: members.share("a", "b"), "both are classic")
+    rows = [(b"%d" % n, b"more %d" % n, ()) for n in range(RECORDS)]
+    for number, (left, joins, settings, kind) in enumerate(
+        [
+            ("a", "c", {}, ConsumerGroupType.CONSUMER),
+            ("b", "d", {}, ConsumerGroupType.CONSUMER),
+            ("c", "e", CLASSIC, ConsumerGroupType.CONSUMER),
+            ("d", "f", CLASSIC, ConsumerGroupType.CLASSIC),
+        ]
+    ):
+        members.join(joins, filled, **settings)
+        members.leave(left)
+        clients.Confluent().produce(quick.bootstrap, filled, "none", rows)
+        members.until(lambda: members.share(*members.consumers), f"after {left} all share")
+        members.read(RECORDS * (number + 2))
+        listed = {each.group_id: each.type for each in admin.list_consumer_groups().result().valid}
+        assert listed[group] is kind
 
 
 def test_a_pattern_is_resolved_by_the_broker(members: Members, filled: str) -> None:

@@ -60,6 +60,7 @@ class RunnerRun:
             CoordinatorSettings(),
             Turns(self.clock),
         )
+        self.first = []
         self.runner = self.new_runner()
         self.group = ConsumerGroup("g")
 
@@ -69,7 +70,16 @@ class RunnerRun:
             lambda batch: self.store.append(INDEX, batch, 5_000),
             lambda: self.image,
             lambda group_id: self.settings,
+            self,
         )
+
+    # the keeper of groups
+    def first_decided(self, group, is_begun):
+        self.first.append(is_begun)
+
+    def downgraded(self, group, successor, rebalances):
+        group.is_dead = True
+        self.group, self.rebalances = successor, rebalances
 
     def wall_ms(self):
         return 1_000_000 + int(self.clock.seconds() * 1000)
@@ -147,10 +157,10 @@ def test_a_heartbeat_without_a_pause_is_answered_at_once(run):
 def test_the_batch_begins_with_the_tombstone_of_the_group_that_was_replaced(run):
     """GN 2.10, 2.102."""
     tombstone = group_record("g", None)
-    run.runner.begin_with(run.group, [tombstone])
+    run.runner.begin(run.group, [tombstone])
     run.join("a")
     assert run.store.records(INDEX)[0] == tombstone
-    assert len(run.store.records(INDEX)) == 6
+    assert len(run.store.records(INDEX)) == 6 and run.first == [True]
 
 
 def test_an_append_that_is_refused_changes_nothing(run):

@@ -38,10 +38,13 @@ class Run(BrokerRun):
         self.lead_all()
 
     def set_interval(self, milliseconds: int) -> None:
+        self.set_up(assignment_interval_ms=milliseconds)
+
+    def set_up(self, **consumer: Any) -> None:
         settings = self.coordinator.context.settings
-        defaults = replace(settings.consumer.defaults, assignment_interval_ms=milliseconds)
-        consumer = replace(settings.consumer, defaults=defaults)
-        self.coordinator.update_settings(replace(settings, consumer=consumer))
+        defaults = replace(settings.consumer.defaults, **consumer)
+        changed = replace(settings.consumer, defaults=defaults)
+        self.coordinator.update_settings(replace(settings, consumer=changed))
 
     def again(self) -> "Run":
         self.coordinator.stop()
@@ -98,7 +101,8 @@ def test_a_heartbeat_that_is_refused_leaves_no_group(run):
 
 
 def test_groups_of_the_other_kind_are_not_found_with_members(run):
-    """GN 2.10, 2.51, 2.132, and a JoinGroup (2.114 as under the policy `disabled`)."""
+    """GN 2.10, 2.51, 2.132, and a JoinGroup, under the policy `disabled`."""
+    run.set_up(may_upgrade=False, may_downgrade=False)
     run.stable("classic")
     assert refused(lambda: run.start(group="classic")) is E.GROUP_ID_NOT_FOUND
     assert refused(lambda: run.beat("a", -1, "classic")) is E.GROUP_ID_NOT_FOUND
@@ -107,7 +111,7 @@ def test_groups_of_the_other_kind_are_not_found_with_members(run):
     run.member()
     assert now(run.join()).error is E.INCONSISTENT_GROUP_PROTOCOL
     assert now(run.sync("a", 2)).error is E.UNKNOWN_MEMBER_ID
-    assert run.coordinator.heartbeat("g", "a", None, 2) is E.UNKNOWN_MEMBER_ID
+    assert now(run.coordinator.heartbeat("g", "a", None, 2)) is E.UNKNOWN_MEMBER_ID
     assert run.coordinator.describe("g") is None
 
 

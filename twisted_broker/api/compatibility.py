@@ -157,8 +157,10 @@ BEHAVIOUR = """
 - **A group coordinator that takes over** answers COORDINATOR_LOAD_IN_PROGRESS until what it read is below the high watermark. Where that takes over a
   second, as with an ISR below its minimum, it serves OffsetFetch, DescribeGroups and ListGroups of what is below; an offset above is
   UNSTABLE_OFFSET_COMMIT, or COORDINATOR_LOAD_IN_PROGRESS without `require_stable`, where Kafka gives the value before it. Kafka serves at once, refuses what it cannot write with COORDINATOR_NOT_AVAILABLE, and holds back other answers.
-- **Consumer groups (KIP-848)** and classic groups: a group with members stays of its protocol, whatever `group.consumer.migration.policy`
-  says; one without any becomes one of the protocol of whoever joins next, and keeps its offsets. A cluster that was made before them has
+- **Consumer groups (KIP-848)** and classic groups change into each other with their members, as `group.consumer.migration.policy` says. Where the
+  last member of the consumer protocol is replaced by a classic one of its instance id, the classic group rebalances unless all its members have
+  what they should; Kafka's does only where the target is older. A consumer group whose members are all classic tells them to join again when a
+  target is due or its topics changed; Kafka's waits until somebody joins. Requests behind a change of the kind get COORDINATOR_NOT_AVAILABLE. A cluster that was made before them has
   them after `kafka-features upgrade --feature group.version=1`. Of equal votes the first of
   `group.consumer.assignors` wins, members are ordered by their ids where Kafka has the order of a hash map, and neither assignor can be a class. Patterns are RE2's with
   the bounds of ListTransactions', and a group has 100 of them at most (INVALID_REQUEST). ConsumerGroupDescribe is bounded as DescribeGroups is.

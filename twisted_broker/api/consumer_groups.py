@@ -27,6 +27,7 @@ from twisted_broker.coordinator.consumer.describe import (
 )
 from twisted_broker.coordinator.consumer.partitions import Target, TopicIdPartition, by_topic
 from twisted_broker.coordinator.consumer.requests import (
+    MOST_NAMES,
     HeartbeatAnswer,
     HeartbeatRequest,
     check_request,
@@ -48,7 +49,6 @@ from twisted_broker.wire.messages.groups import (
 
 FIRST_WITH_MEMBER_ID_OF_THE_CLIENT = 1
 # One that subscribes to more can use a pattern.
-MOST_NAMES = 10_000
 BYTES_OF_A_PARTITION = 4
 
 

@@ -5,8 +5,8 @@ side of classic groups, and what is asked of all groups.
 2. What a version cannot say is said the way that version's clients understand: no null protocol
    below v7, one member's error as the whole answer's below LeaveGroup v3, a group that does not
    exist as Dead below DescribeGroups v6.
-3. A join and a sync wait for the group, DeleteGroups for its tombstones, LeaveGroup in a consumer
-   group for its records; nothing else waits.
+3. A join and a sync wait for the group, DeleteGroups for its tombstones, Heartbeat and LeaveGroup
+   in a consumer group for its records; nothing else waits.
 4. Every loop over what a client named, or over all groups, is in slices (`turns.py`).
 5. An answer of DescribeGroups is bounded, however often a large group is named: groups that have no
    room get COORDINATOR_LOAD_IN_PROGRESS, for which clients request them again. The first has room.
@@ -165,6 +165,8 @@ async def heartbeat(context: RequestContext, request: HeartbeatRequest) -> Heart
     error = context.groups.heartbeat(
         request.group_id, request.member_id, request.group_instance_id, request.generation_id
     )
+    if isinstance(error, Deferred):
+        error = await error
     return HeartbeatResponse(error_code=error)
 
 

@@ -80,12 +80,16 @@ def consumer_group_config(config: BrokerConfig) -> ConsumerGroupConfig:
         config["group.coordinator.rebalance.protocols"],
     )
     assert isinstance(assignors, tuple) and isinstance(protocols, tuple)
+    policy = str(config["group.consumer.migration.policy"]).lower()
     return ConsumerGroupConfig(
         ConsumerGroupSettings(
             **values,
             max_size=min(number("max.size"), MOST_MEMBERS),
             assignors=assignors,
             pattern_refresh_interval_ms=number("regex.refresh.interval.ms"),
+            may_upgrade=policy in ("bidirectional", "upgrade"),
+            may_downgrade=policy in ("bidirectional", "downgrade"),
+            classic_max_size=min(config.integer("group.max.size"), MOST_MEMBERS),
         ),
         bounds,
         CONSUMER_PROTOCOL in protocols,

@@ -16,6 +16,11 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from twisted_broker.coordinator.consumer.classic_members import (
+    classic_heartbeat,
+    classic_join,
+    classic_sync,
+)
 from twisted_broker.coordinator.consumer.decision import (
     ConsumerGroupDecision,
     ConsumerGroupSettings,
@@ -25,15 +30,31 @@ from twisted_broker.coordinator.consumer.describe import DescribedGroup, describ
 from twisted_broker.coordinator.consumer.group import ConsumerGroup
 from twisted_broker.coordinator.consumer.heartbeat import heartbeat
 from twisted_broker.coordinator.consumer.leaving import leave, leave_several, remove_members
+from twisted_broker.coordinator.consumer.member import ConsumerGroupMember
 from twisted_broker.coordinator.consumer.metadata_hash import TopicHashes
+from twisted_broker.coordinator.consumer.migration import Upgrade
 from twisted_broker.coordinator.consumer.patterns import patterns_resolved, resolve_patterns
 from twisted_broker.coordinator.consumer.requests import HeartbeatAnswer, HeartbeatRequest
 from twisted_broker.coordinator.coordinator_context import CoordinatorContext
 from twisted_broker.coordinator.group_decision import Decision
-from twisted_broker.coordinator.group_requests import LeaveAnswer
-from twisted_broker.coordinator.group_runner import GroupRunner, Job, ignore
+from twisted_broker.coordinator.group_requests import (
+    JoinAnswer,
+    JoinRequest,
+    LeaveAnswer,
+    SyncAnswer,
+    SyncRequest,
+)
+from twisted_broker.coordinator.group_runner import (
+    RECORDS_PER_STEP,
+    GroupKeeper,
+    GroupRunner,
+    Job,
+    ignore,
+)
+from twisted_broker.coordinator.record_codec import encode_record
 from twisted_broker.image.metadata_image import MetadataImage
 from twisted_broker.turns import Steps
+from twisted_broker.wire.errors import ErrorCode
 
 _logger = Logger()
 
@@ -55,9 +76,9 @@ class ConsumerGroupRunner(GroupRunner[ConsumerGroup]):
         append: Callable[[bytes], Deferred[int]],
         image: Callable[[], MetadataImage],
         settings: Callable[[str], ConsumerGroupSettings],
-        line_over: Callable[[Any], None] = ignore,
+        keeper: GroupKeeper,
     ) -> None:
-        super().__init__(context, append, line_over)
+        super().__init__(context, append, keeper)
         self._image, self._settings = image, settings
         self._hashes = TopicHashes()
         # The offset of the last image in which topics were new.
@@ -73,37 +94,79 @@ class ConsumerGroupRunner(GroupRunner[ConsumerGroup]):
         """Fires with the answer, or fails with BrokerError. The request has passed
         `check_request`.
         """
-        answer: Deferred[HeartbeatAnswer] = Deferred()
         decide = leave if request.member_epoch < 0 else heartbeat
-        self._ask(
+        return self._answer(
             group,
-            Job(
-                lambda: decide(group, request, self._environment(group)),
-                answer,
-                carried_out=lambda decision: self._heartbeat_ended(group, decision, may_describe),
-            ),
+            lambda: decide(group, request, self._environment(group)),
+            lambda decision: self._heartbeat_ended(group, decision, may_describe),
         )
-        return answer
+
+    def upgrade(
+        self,
+        group: ConsumerGroup,
+        upgrade: Upgrade,
+        request: HeartbeatRequest,
+        may_describe: Callable[[str], bool] = _sees_all,
+    ) -> Deferred[HeartbeatAnswer]:
+        """As `heartbeat`, to a group that was just begun in the place of a classic one."""
+
+        def decide() -> Generator[None, None, Decision]:
+            environment = self._environment(group)
+            records = yield from upgrade.records(environment)
+            for number, record in enumerate(records, 1):
+                group.apply(record)
+                if number % RECORDS_PER_STEP == 0:
+                    yield
+            self._leading[group] = [*self._leading[group], *map(encode_record, records)]
+            decision = yield from heartbeat(group, request, environment)
+            decision.timers[:0] = upgrade.timers()
+            return decision
+
+        return self._answer(
+            group, decide, lambda decision: self._heartbeat_ended(group, decision, may_describe)
+        )
 
     def leave_several(
         self, group: ConsumerGroup, leavers: Sequence[tuple[str, str | None]]
     ) -> Deferred[list[LeaveAnswer]]:
         """A LeaveGroup: (member id, instance id) each. Fires, or fails with BrokerError."""
-        answer: Deferred[list[LeaveAnswer]] = Deferred()
-        self._ask(
-            group,
-            Job(lambda: leave_several(group, leavers, self._environment(group)), answer),
-        )
-        return answer
+        return self._answer(group, lambda: leave_several(group, leavers, self._environment(group)))
 
     def describe(self, group: ConsumerGroup) -> Deferred[DescribedGroup]:
         """Fires with the group once that is committed, or fails with BrokerError."""
-        answer: Deferred[DescribedGroup] = Deferred()
-        self._ask(group, Job(lambda: describe(group, self._environment(group)), answer))
+        return self._answer(group, lambda: describe(group, self._environment(group)))
+
+    def _answer(
+        self,
+        group: ConsumerGroup,
+        decide: Callable[[], Generator[None, None, Decision]],
+        carried_out: Callable[[Decision], None] = ignore,
+    ) -> Deferred[Any]:
+        answer: Deferred[Any] = Deferred()
+        self._ask(group, Job(decide, answer, carried_out=carried_out))
         return answer
 
+    # what members of the classic protocol ask; each fires, or fails with BrokerError
+    def classic_join(self, group: ConsumerGroup, request: JoinRequest) -> Deferred[JoinAnswer]:
+        return self._answer(group, lambda: classic_join(group, request, self._environment(group)))
+
+    def classic_sync(self, group: ConsumerGroup, request: SyncRequest) -> Deferred[SyncAnswer]:
+        return self._answer(group, lambda: classic_sync(group, request, self._environment(group)))
+
+    def classic_heartbeat(
+        self, group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int
+    ) -> Deferred[ErrorCode]:
+        return self._answer(
+            group,
+            lambda: classic_heartbeat(
+                group, member_id, instance_id, generation, self._environment(group)
+            ),
+        )
+
     # what a group's kind decides
-    def _session_ms(self, group: ConsumerGroup) -> int:
+    def _session_ms(self, group: ConsumerGroup, member: ConsumerGroupMember) -> int:
+        if member.classic is not None:
+            return member.classic.session_timeout_ms
         return self._settings(group.group_id).session_timeout_ms
 
     def _remove(

@@ -12,8 +12,9 @@ Owns `CoordinatorShard`.
 2. A record that cannot be made is a failed write like any other; the queue goes on.
 3. What an append answers after the shard is closed changes nothing.
 4. A closed shard appends nothing: the next leader may have read the partition already.
-5. A group may become one of the other protocol while it has no members. Its tombstones are in the
-   batch of the successor's first record; until that is in the log the group can come back.
+5. A group may become one of another protocol: while it has no members, and with them as
+   `consumer/migration.py` says. Its tombstones are in the batch of the successor's first record;
+   until that is in the log the group can come back, and its timers wait.
 
 Source: Apache Kafka 4.3.1 `GroupCoordinatorShard`, `CoordinatorRuntime.CoordinatorContext`. Not
 here: what is decided (`group_metadata_manager.py`), offsets (`offset_metadata_manager.py`),
@@ -23,7 +24,7 @@ reading the partition (`coordinator_loader.py`).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator, Set
 from enum import Enum
 from typing import Any
 
@@ -32,6 +33,8 @@ from twisted.internet.defer import Deferred, fail, maybeDeferred, succeed
 from twisted_broker.coordinator.bucket_dict import BucketDict
 from twisted_broker.coordinator.classic_group import ClassicGroup
 from twisted_broker.coordinator.consumer.group import ConsumerGroup
+from twisted_broker.coordinator.consumer.migration import Upgrade
+from twisted_broker.coordinator.consumer.requests import HeartbeatAnswer, HeartbeatRequest
 from twisted_broker.coordinator.consumer_group_runner import ConsumerGroupRunner
 from twisted_broker.coordinator.coordinator_context import (
     CoordinatorContext,
@@ -76,6 +79,7 @@ UNLOADED_PER_STEP = 200
 AT_ONCE, RUN_PER_STEP = 20, 5
 # Each compares the names that its members subscribe to.
 TOLD_PER_STEP = 100
+SUSPENDED_TIMER_MS = 500
 # A group's record costs some 10 us for each member, and 4 ms for each MiB.
 LARGE_MEMBERS, LARGE_BYTES = 300, 1 << 20
 
@@ -148,7 +152,7 @@ class CoordinatorShard:
         self.manager = GroupMetadataManager(lambda: context.settings.group)
         self.offsets = OffsetMetadataManager(context, self.append, self.append_end_marker)
         self.consumers = ConsumerGroupRunner(
-            context, self.append, context.image, context.consumer_settings, self._line_over
+            context, self.append, context.image, context.consumer_settings, self
         )
         self.shares = ShareGroupRunner(
             context,
@@ -156,7 +160,7 @@ class CoordinatorShard:
             context.image,
             context.share_settings,
             lambda: context.persister,
-            self._line_over,
+            self,
         )
         self._runners: dict[type[ModernGroup], GroupRunner[Any]] = {
             ConsumerGroup: self.consumers,
@@ -194,26 +198,51 @@ class CoordinatorShard:
         return self._runners[type(group)]
 
     def begin_modern_group(self, group: ModernGroup, entry: GroupEntry | None) -> None:
-        """`group` is for a heartbeat that joins; in the place of the empty classic one of `entry`.
-        If no heartbeat is accepted, all is as it was.
+        """`group` is for a heartbeat that joins; in the place of the classic one of `entry`. If the
+        heartbeat is refused, all is as it was.
         """
         group_id = group.group_id
         if entry is None:
             self.groups[group_id] = GroupEntry(group)
             self._predecessors[group] = None
+            self.runner_of(group).begin(group)
         else:
-            self.runner_of(group).begin_with(group, [group_record(group_id, None)])
+            self.runner_of(group).begin(group, [group_record(group_id, None)])
             self._predecessors[group] = entry.group
             entry.group = group
         self.modern_groups[group_id] = None
 
-    def _line_over(self, group: ModernGroup) -> None:
-        if group not in self._predecessors:
-            return
-        before = self._predecessors.pop(group)
-        if not group.is_unwritten:
+    def upgraded(
+        self,
+        entry: GroupEntry,
+        before: ClassicGroup,
+        request: HeartbeatRequest,
+        may_describe: Callable[[str], bool],
+    ) -> Deferred[HeartbeatAnswer]:
+        """The answer to a heartbeat that makes a consumer group of the classic one of `entry`,
+        which has members.
+        """
+        upgrade, group = Upgrade(before), ConsumerGroup(before.group_id)
+        self.begin_modern_group(group, entry)
+        # Whoever waits for a generation joins the consumer group instead.
+        self.manager.ask_to_join_again(before)
+        self.run_effects()
+        return self.consumers.upgrade(group, upgrade, request, may_describe)
+
+    def standing(self, entry: GroupEntry) -> Group:
+        """The group of `entry`, or while that is not begun the one whose place it is to take."""
+        group = entry.group
+        before = self._predecessors.get(group) if isinstance(group, ModernGroup) else None
+        return before or group
+
+    def first_decided(self, group: ModernGroup, is_begun: bool) -> None:
+        """See `GroupKeeper`."""
+        before = self._predecessors.pop(group, None)
+        if is_begun:
             if isinstance(before, ClassicGroup):
                 self._forget(before)
+                if before.members:
+                    self._say_changed("group upgraded", before)
             return
         del self.modern_groups[group.group_id]
         entry = self.groups[group.group_id]
@@ -224,6 +253,15 @@ class CoordinatorShard:
             del self.groups[group.group_id]
         else:
             entry.group = ClassicGroup(group.group_id, self.context.wall_ms())
+
+    def downgraded(self, group: ModernGroup, successor: ClassicGroup, rebalances: bool) -> None:
+        """See `GroupKeeper`."""
+        group.is_dead = True
+        self.modern_groups.pop(group.group_id, None)
+        self.groups[group.group_id].group = successor
+        self._say_changed("group downgraded", successor)
+        self.manager.group_downgraded(successor, rebalances, self.context.wall_ms())
+        self.run_effects()
 
     def begin_classic_group(self, entry: GroupEntry) -> ClassicGroup:
         """A group for a JoinGroup, in the place of the empty group of `entry`."""
@@ -410,6 +448,11 @@ class CoordinatorShard:
             effect.token.callback(effect.answer)
 
     def _timer_expired(self, group: ClassicGroup, kind: TimerKind, member_id: str) -> None:
+        entry = self.groups.get(group.group_id)
+        if entry is not None and entry.group is not group and not group.is_dead:
+            # A consumer group is about to take its place.
+            self._timer.schedule(ScheduleTimer(group, kind, member_id, SUSPENDED_TIMER_MS))
+            return
         self.manager.timer_expired(group, kind, member_id, self.context.wall_ms())
         self.run_effects()
 
@@ -441,6 +484,11 @@ class CoordinatorShard:
             entry = self.groups.get(group.group_id)
             if group in self._predecessors and entry is not None and entry.group is group:
                 self.refused_to_join(entry)
+
+    def _say_changed(self, what: str, group: ClassicGroup) -> None:
+        self.context.lines.add(
+            what, group=group.group_id, generation=group.generation, members=len(group.members)
+        )
 
     def _say_started(self, effect: RebalanceStarted) -> None:
         self.context.lines.add(

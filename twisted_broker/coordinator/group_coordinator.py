@@ -10,8 +10,8 @@ Owns `GroupCoordinator`, whose methods the APIs of groups and offsets call. It h
    most 255 characters of the client id, or of the instance id.
 3. A classic heartbeat while the group's partition is read is NONE: the member may well be alive,
    and is known only when all is read.
-4. A group is of one protocol while it has members. Without any it becomes one of the protocol of
-   the next who joins; its offsets stay.
+4. A group without members becomes one of the protocol of the next who joins; its offsets stay. With
+   members it changes as `consumer/migration.py` says.
 
 Source: Apache Kafka 4.3.1 `GroupCoordinatorService`. Not here: permission and the wire
 (`api/groups.py`, `api/consumer_groups.py`, `api/offsets.py`), the state of transactions.
@@ -32,6 +32,7 @@ from twisted_broker.coordinator.classic_group import STABLE, ClassicGroup
 from twisted_broker.coordinator.consumer.describe import DescribedGroup
 from twisted_broker.coordinator.consumer.group import ConsumerGroup
 from twisted_broker.coordinator.consumer.member import JOIN_EPOCH
+from twisted_broker.coordinator.consumer.migration import check_upgrade
 from twisted_broker.coordinator.consumer.requests import (
     HeartbeatAnswer,
     HeartbeatRequest,
@@ -197,6 +198,16 @@ class GroupCoordinator:
             group, is_new = entry.group, True
         else:
             group, is_new = entry.group, isinstance(entry.group, ModernGroup)
+        if isinstance(group, ConsumerGroup) and (
+            not group.is_empty or shard.is_being_changed(group)
+        ):
+            new_member_id = self._new_member_id()
+            joined = shard.consumers.classic_join(
+                group, replace(request, new_member_id=new_member_id)
+            )
+            joined.addErrback(lambda failure: JoinAnswer(_code_of(failure)))
+            joined.addCallback(answer.callback)
+            return
         if isinstance(group, ModernGroup):
             group = _replaced(shard, entry, group, request)
         prefix = request.client_id if request.instance_id is None else request.instance_id
@@ -220,6 +231,9 @@ class GroupCoordinator:
         try:
             shard = self.runtime.shard_of(group_id)
             entry = shard.entry_to_change(group_id)
+            if entry is not None and isinstance(entry.group, ConsumerGroup):
+                synced = shard.consumers.classic_sync(entry.group, request)
+                return synced.addErrback(lambda failure: SyncAnswer(_code_of(failure)))
             if entry is None or isinstance(entry.group, ModernGroup):
                 raise BrokerError(ErrorCode.UNKNOWN_MEMBER_ID)
         except BrokerError as refusal:
@@ -231,7 +245,8 @@ class GroupCoordinator:
 
     def heartbeat(
         self, group_id: str, member_id: str, instance_id: str | None, generation: int
-    ) -> ErrorCode:
+    ) -> ErrorCode | Deferred[ErrorCode]:
+        """Of a member of the classic protocol. In a consumer group it stands in line."""
         try:
             shard = self.runtime.shard_of(group_id)
             entry = shard.entry_to_change(group_id)
@@ -241,6 +256,11 @@ class GroupCoordinator:
                 if refusal.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
                 else refusal.code
             )
+        if entry is not None and isinstance(entry.group, ConsumerGroup):
+            lives = shard.consumers.classic_heartbeat(
+                entry.group, member_id, instance_id, generation
+            )
+            return lives.addErrback(_code_of)
         if entry is None or isinstance(entry.group, ModernGroup):
             return ErrorCode.UNKNOWN_MEMBER_ID
         error = shard.manager.membership.heartbeat(entry.group, member_id, instance_id, generation)
@@ -280,13 +300,16 @@ class GroupCoordinator:
             request = replace(request, member_id=self._new_member_id())
         group = None if entry is None else entry.group
         if not isinstance(group, ConsumerGroup):
-            is_taken = isinstance(group, ShareGroup) or (group is not None and not group.is_empty)
-            if request.member_epoch != JOIN_EPOCH or is_taken:
+            if request.member_epoch != JOIN_EPOCH or isinstance(group, ModernGroup):
                 raise _not_found(group_id, group, ConsumerGroup.group_type)
+            if group is not None and not group.is_empty:
+                check_upgrade(group, self.context.consumer_settings(group_id))
             if group is not None and shard.is_being_changed(group):
                 raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             if entry is None:
                 self.runtime.make_room()
+            elif group is not None and not group.is_empty:
+                return shard.upgraded(entry, group, request, may_describe)
             group = ConsumerGroup(group_id)
             shard.begin_modern_group(group, entry)
         return shard.consumers.heartbeat(group, request, may_describe)
@@ -318,7 +341,7 @@ class GroupCoordinator:
             raise BrokerError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         entry = shard.groups.get(group_id)
         group = None if entry is None else entry.group
-        if not isinstance(group, ConsumerGroup) or group.is_unwritten:
+        if not isinstance(group, ConsumerGroup) or not shard.consumers.is_begun(group):
             raise _not_found(group_id, group, ConsumerGroup.group_type)
         return shard.consumers.describe(group)
 
@@ -419,7 +442,7 @@ class GroupCoordinator:
             if not request.offsets:
                 return succeed({})
             entry = self.runtime.create_group(shard, request.group_id)
-        validate_commit(entry.group, request)
+        validate_commit(shard.standing(entry), request)
         if isinstance(entry.group, ClassicGroup) and not request.is_transactional:
             shard.manager.membership.offsets_committed(entry.group, request.member_id)
             shard.run_effects()
@@ -603,6 +626,11 @@ class GroupCoordinator:
             .addCallback(lambda _: GroupDeletion(shard, entry).start())
             .addCallbacks(lambda _: ErrorCode.NONE, append_error)
         )
+
+
+def _code_of(failure: Failure) -> ErrorCode:
+    error = failure.value
+    return error.code if isinstance(error, BrokerError) else append_error(failure)
 
 
 def _not_found(group_id: str, group: Group | None, kind: str) -> BrokerError:

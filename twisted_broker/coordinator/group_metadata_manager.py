@@ -102,6 +102,20 @@ class GroupMetadataManager:
         if len(group.members) > self._settings().max_size and group.can_rebalance():
             self._rebalance.prepare(group, wall_ms, "it has more members than group.max.size")
 
+    def ask_to_join_again(self, group: ClassicGroup) -> None:
+        """Answers all that wait for a generation: the group is to become another one."""
+        again = ErrorCode.REBALANCE_IN_PROGRESS
+        for member in group.members.values():
+            self.effects.complete_join(group, member, JoinAnswer(again, member.member_id))
+            self.effects.complete_sync(member, SyncAnswer(again))
+
+    def group_downgraded(self, group: ClassicGroup, rebalances: bool, wall_ms: int) -> None:
+        """A consumer group has become this one: every session begins."""
+        for member in group.members.values():
+            self.effects.restart_session(group, member)
+        if rebalances:
+            self._rebalance.prepare(group, wall_ms, "it was a consumer group")
+
     def group_unloaded(self, group: ClassicGroup, error: ErrorCode, wall_ms: int) -> None:
         """The group leaves this broker: waiting requests are answered with `error`, its timers
         end.

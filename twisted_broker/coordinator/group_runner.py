@@ -13,7 +13,10 @@ Owns `GroupRunner`, and `Job`, one thing asked of a group.
    were refused. A member whose timer fires is removed by a decision; where its records are refused
    it is tried again after `AGAIN_SECONDS`.
 5. Memory: a line and a commit exist while something waits for them.
-6. After `close` nothing is written and every request is answered NOT_COORDINATOR. Timers and lines
+6. A group that a request has made is the group's once its first batch is in the log. If its first
+   decision is refused it is given up, and who stands in line behind gets COORDINATOR_NOT_AVAILABLE;
+   so do those behind a decision that makes a classic group of it.
+7. After `close` nothing is written and every request is answered NOT_COORDINATOR. Timers and lines
    are not stored: a load begins them anew (`group_loaded`).
 
 Source: Apache Kafka 4.3.1 `CoordinatorRuntime`, `GroupMetadataManager`. Not here: what is decided
@@ -26,11 +29,12 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from twisted_broker.coordinator.classic_group import ClassicGroup
 from twisted_broker.coordinator.commits import Commits
 from twisted_broker.coordinator.coordinator_context import (
     CoordinatorContext,
@@ -38,7 +42,11 @@ from twisted_broker.coordinator.coordinator_context import (
     refusal,
 )
 from twisted_broker.coordinator.group_decision import Decision, GroupTimer, TimerChange
-from twisted_broker.coordinator.group_records import KeyValue, batch_in_steps
+from twisted_broker.coordinator.group_records import (
+    KeyValue,
+    batch_in_steps,
+    group_record_in_steps,
+)
 from twisted_broker.coordinator.modern_group import ModernGroup
 from twisted_broker.coordinator.record_codec import encode_record
 from twisted_broker.coordinator.session_timer import SessionTimer
@@ -57,6 +65,16 @@ def ignore(what: Any) -> None:
     """Nobody needs to know."""
 
 
+class GroupKeeper(Protocol):
+    """Who holds the groups."""
+
+    def first_decided(self, group: Any, is_begun: bool) -> None:
+        """The first decision on a group that a request has made is carried out, or refused."""
+
+    def downgraded(self, group: Any, successor: ClassicGroup, rebalances: bool) -> None:
+        """A classic group takes the place of `group`."""
+
+
 @dataclass(slots=True)
 class Job:
     """One thing asked of a group. `refused`: what follows when its records are not written;
@@ -70,17 +88,15 @@ class Job:
 
 
 class GroupRunner(Generic[G]):
-    """`append` is the shard's. `line_over(group)` is called when all that was asked of a group is
-    decided.
-    """
+    """`append` is the shard's."""
 
     __slots__ = (
         "_append",
         "_commits",
         "_context",
         "_is_closed",
+        "_keeper",
         "_leading",
-        "_line_over",
         "_lines",
         "_timers",
     )
@@ -89,9 +105,10 @@ class GroupRunner(Generic[G]):
         self,
         context: CoordinatorContext,
         append: Callable[[bytes], Deferred[int]],
-        line_over: Callable[[Any], None] = ignore,
+        keeper: GroupKeeper,
     ) -> None:
-        self._context, self._append, self._line_over = context, append, line_over
+        self._context, self._append, self._keeper = context, append, keeper
+        # Groups that are not begun, with what the first batch of each is to begin with.
         self._leading: dict[G, Sequence[KeyValue]] = {}
         self._lines: dict[G, deque[Job]] = {}
         self._commits: Commits[G] = Commits()
@@ -99,8 +116,8 @@ class GroupRunner(Generic[G]):
         self._is_closed = False
 
     # what a group's kind decides
-    def _session_ms(self, group: G) -> int:
-        """A session of the group at this moment."""
+    def _session_ms(self, group: G, member: Any) -> int:
+        """A session of the member at this moment."""
         raise NotImplementedError
 
     def _remove(self, group: G, member_ids: Sequence[str]) -> Generator[None, None, Decision]:
@@ -108,11 +125,15 @@ class GroupRunner(Generic[G]):
         raise NotImplementedError
 
     # groups
-    def begin_with(self, group: G, leading: Sequence[KeyValue]) -> None:
-        """The first batch of the group is to begin with these: the tombstone of a group of
-        another kind, whose place it takes.
+    def begin(self, group: G, leading: Sequence[KeyValue] = ()) -> None:
+        """A request has made the group; it is asked next. The first batch is to begin with
+        `leading`: the tombstone of a group of another kind, whose place it takes.
         """
         self._leading[group] = leading
+
+    def is_begun(self, group: G) -> bool:
+        """Whether its first batch is in the log."""
+        return group not in self._leading
 
     def group_loaded(self, group: G) -> None:
         """Starts the timers of all its members."""
@@ -131,7 +152,8 @@ class GroupRunner(Generic[G]):
             self._begin_session(group, member_id)
 
     def _begin_session(self, group: G, member_id: str) -> None:
-        self._set_timer(group, TimerChange(GroupTimer.SESSION, member_id, self._session_ms(group)))
+        session_ms = self._session_ms(group, group.members[member_id])
+        self._set_timer(group, TimerChange(GroupTimer.SESSION, member_id, session_ms))
 
     def is_in_line(self, group: G) -> bool:
         """Whether something asked of it is not decided."""
@@ -173,10 +195,13 @@ class GroupRunner(Generic[G]):
             if self._is_closed:
                 return
             line.popleft()
-            if not line:
+            is_given_up = self._leading.pop(group, None) is not None
+            if not line or is_given_up or group.is_dead:
                 del self._lines[group]
-                self._leading.pop(group, None)
-                self._line_over(group)
+                if is_given_up:
+                    self._keeper.first_decided(group, False)
+                for behind in line:
+                    _refuse(behind, ErrorCode.COORDINATOR_NOT_AVAILABLE)
                 return
             yield None
 
@@ -185,8 +210,13 @@ class GroupRunner(Generic[G]):
             decision = yield from job.decide()
             batch = b""
             if decision.records:
+                trailing = yield from _successor_record(decision)
                 batch = yield from batch_in_steps(
-                    chain(self._leading.get(group, ()), map(encode_record, decision.records)),
+                    chain(
+                        self._leading.get(group, ()),
+                        map(encode_record, decision.records),
+                        trailing,
+                    ),
                     self._context.wall_ms(),
                     RECORDS_PER_STEP,
                 )
@@ -212,16 +242,20 @@ class GroupRunner(Generic[G]):
         if refused is not None:
             error = append_error(refused)
             outcome.addErrback(lambda _: None)
-            self._set_timers(group, decision, sessions_only=True)
+            if self.is_begun(group):
+                self._set_timers(group, decision, sessions_only=True)
             _refuse(job, error)
             return
-        self._leading.pop(group, None)
+        if self._leading.pop(group, None) is not None:
+            self._keeper.first_decided(group, True)
         self._commits.add(group, outcome)
         self._carry_out(group, job, decision)
 
     def _carry_out(self, group: G, job: Job, decision: Decision) -> None:
         decision.apply(group)
         self._set_timers(group, decision)
+        if decision.successor is not None:
+            self._keeper.downgraded(group, decision.successor, decision.must_rebalance)
         if job.answer is not None and decision.answer is not None:
             self._commits.answer(group, job.answer, decision.answer)
         job.carried_out(decision)
@@ -240,6 +274,8 @@ class GroupRunner(Generic[G]):
             return
         key = (group, change.kind, change.member_id)
         running = self._timers.get(key)
+        if running is not None and change.if_absent:
+            return
         if running is not None and change.epoch is None:
             running.reset(change.delay_ms / 1000)
             return
@@ -277,6 +313,13 @@ class GroupRunner(Generic[G]):
         if member is None or has_moved or key in self._timers:
             return Decision()
         return (yield from self._remove(group, [change.member_id]))
+
+
+def _successor_record(decision: Decision) -> Generator[None, None, list[KeyValue]]:
+    """Of the classic group that the decision makes."""
+    if decision.successor is None:
+        return []
+    return [(yield from group_record_in_steps(decision.successor.metadata()))]
 
 
 def _refuse(job: Job, error: ErrorCode) -> None:

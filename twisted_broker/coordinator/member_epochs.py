@@ -21,7 +21,7 @@ def check_fetch(group: ModernGroup, member_id: str | None, member_epoch: int) ->
         return
     member = member_of(group, member_id or "")
     if member_epoch != member.epoch:
-        raise stale(member_epoch, member.epoch)
+        raise stale(member_epoch, member)
 
 
 def member_of(group: ModernGroup, member_id: str) -> Any:
@@ -35,10 +35,12 @@ def member_of(group: ModernGroup, member_id: str) -> Any:
     return member
 
 
-def stale(received: int, expected: int) -> BrokerError:
-    """A member named an epoch that is not its own."""
+def stale(received: int, member: Any) -> BrokerError:
+    """A member named an epoch that is not its own; a classic one knows it as a generation."""
     return BrokerError(
-        ErrorCode.STALE_MEMBER_EPOCH,
+        ErrorCode.ILLEGAL_GENERATION
+        if getattr(member, "classic", None) is not None
+        else ErrorCode.STALE_MEMBER_EPOCH,
         f"The received member epoch {received} does not match the expected member epoch "
-        f"{expected}.",
+        f"{member.epoch}.",
     )

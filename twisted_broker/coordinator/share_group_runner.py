@@ -30,7 +30,7 @@ from twisted_broker.coordinator.consumer.partitions import TopicIdPartition
 from twisted_broker.coordinator.consumer.requests import HeartbeatAnswer
 from twisted_broker.coordinator.coordinator_context import CoordinatorContext, append_error
 from twisted_broker.coordinator.group_decision import Decision
-from twisted_broker.coordinator.group_runner import GroupRunner, Job, ignore
+from twisted_broker.coordinator.group_runner import GroupKeeper, GroupRunner, Job
 from twisted_broker.coordinator.share import states
 from twisted_broker.coordinator.share.decision import (
     ShareEnvironment,
@@ -40,6 +40,7 @@ from twisted_broker.coordinator.share.decision import (
 from twisted_broker.coordinator.share.describe import DescribedShareGroup, describe
 from twisted_broker.coordinator.share.group import ShareGroup
 from twisted_broker.coordinator.share.heartbeat import heartbeat, leave, remove_members
+from twisted_broker.coordinator.share.member import ShareGroupMember
 from twisted_broker.coordinator.share.requests import ShareHeartbeatRequest
 from twisted_broker.coordinator.share.states import TopicAnswer
 from twisted_broker.coordinator.share_state.persister import IPersister
@@ -79,9 +80,9 @@ class ShareGroupRunner(GroupRunner[ShareGroup]):
         image: Callable[[], MetadataImage],
         settings: Callable[[str], ShareGroupSettings],
         persister: Callable[[], IPersister | None],
-        line_over: Callable[[Any], None] = ignore,
+        keeper: GroupKeeper,
     ) -> None:
-        super().__init__(context, append, line_over)
+        super().__init__(context, append, keeper)
         self._image, self._settings, self._persister = image, settings, persister
         self._hashes = TopicHashes()
 
@@ -110,7 +111,7 @@ class ShareGroupRunner(GroupRunner[ShareGroup]):
         self._ask(group, Job(lambda: describe(group, self._image()), answer))
         return answer
 
-    def _session_ms(self, group: ShareGroup) -> int:
+    def _session_ms(self, group: ShareGroup, member: ShareGroupMember) -> int:
         return self._settings(group.group_id).session_timeout_ms
 
     def _remove(

@@ -1,5 +1,12 @@
 """One consumer group whose decisions are carried out at once, as bytes, and checked after each."""
 
+from dataclasses import replace
+
+from twisted_broker.coordinator.consumer.classic_members import (
+    classic_heartbeat,
+    classic_join,
+    classic_sync,
+)
 from twisted_broker.coordinator.consumer.decision import (
     ConsumerGroupSettings,
     Environment,
@@ -8,10 +15,13 @@ from twisted_broker.coordinator.consumer.group import ConsumerGroup
 from twisted_broker.coordinator.consumer.heartbeat import heartbeat
 from twisted_broker.coordinator.consumer.leaving import leave, remove_members
 from twisted_broker.coordinator.consumer.metadata_hash import TopicHashes
+from twisted_broker.coordinator.consumer.migration import Upgrade
 from twisted_broker.coordinator.consumer.patterns import patterns_resolved, resolve_patterns
 from twisted_broker.coordinator.consumer.records import decode_record
 from twisted_broker.coordinator.consumer.requests import HeartbeatRequest
 from twisted_broker.coordinator.group_decision import GroupTimer
+from twisted_broker.coordinator.group_records import group_record
+from twisted_broker.coordinator.group_requests import JoinRequest, SyncRequest
 from twisted_broker.coordinator.record_codec import encode_record
 from twisted_broker.wire.schema import run_whole
 
@@ -49,6 +59,8 @@ class ConsumerRun:
         self.batches = []
         self.timers = {}
         self.refresh_wanted = False
+        self.leading = []
+        self.classic = None
 
     def environment(self):
         return Environment(
@@ -70,6 +82,39 @@ class ConsumerRun:
         fields.setdefault("rebalance_timeout_ms", 10_000)
         fields.setdefault("owned", frozenset())
         return self.send(member_id, 0, names=None if names is None else tuple(names), **fields)
+
+    # members of the classic protocol
+    def upgrade(self, classic, member_id, **fields):
+        """A heartbeat joins a classic group."""
+        records = run_whole(Upgrade(classic).records(self.environment()))
+        self.leading = [group_record(self.group.group_id, None), *map(encode_record, records)]
+        for record in records:
+            self.group.apply(record)
+        for member in classic.members.values():
+            self.timers[GroupTimer.SESSION, member.member_id] = member.session_timeout_ms, None
+        return self.join(member_id, **fields)
+
+    def join_classic(self, member_id, protocols, *, instance=None, new="", known=False):
+        request = JoinRequest(
+            member_id, new, instance, "probe", "/127.0.0.1", 10_000, 15_000, "consumer", protocols
+        )
+        if not known:
+            request = replace(request, requires_known_member_id=False)
+        return self.asked(classic_join(self.group, request, self.environment()))
+
+    def sync(self, member_id, generation):
+        request = SyncRequest(member_id, None, generation)
+        return self.asked(classic_sync(self.group, request, self.environment())).assignment
+
+    def beat(self, member_id, generation):
+        return self.asked(
+            classic_heartbeat(self.group, member_id, None, generation, self.environment())
+        )
+
+    def asked(self, steps):
+        decision = run_whole(steps)
+        self.carry_out(decision)
+        return decision.answer
 
     def remove(self, *member_ids):
         self.carry_out(run_whole(remove_members(self.group, member_ids, self.environment())))
@@ -103,14 +148,23 @@ class ConsumerRun:
         epochs = self.group.epoch, self.group.assignment_epoch
         decision.records[:] = [decode_record(*encode_record(each)) for each in decision.records]
         if decision.records:
-            self.batches.append([encode_record(each) for each in decision.records])
+            batch = self.leading + [encode_record(each) for each in decision.records]
+            self.leading = []
+            if decision.successor is not None:
+                self.classic = decision.successor
+                batch.append(group_record(self.group.group_id, self.classic.metadata()))
+            self.batches.append(batch)
         decision.apply(self.group)
         for change in decision.timers:
             if change.delay_ms is None:
                 self.timers.pop((change.kind, change.member_id), None)
-            else:
+            elif not change.if_absent or (change.kind, change.member_id) not in self.timers:
                 self.timers[change.kind, change.member_id] = change.delay_ms, change.epoch
-        self.check(epochs)
+        if decision.successor is None:
+            self.check(epochs)
+        else:
+            assert not self.group.members and not self.group.targets and not self.timers
+            assert stored(self.replayed()) == stored(self.group)
 
     def check(self, epochs):
         group = self.group
@@ -128,5 +182,7 @@ class ConsumerRun:
         group = ConsumerGroup(self.group.group_id)
         for batch in self.batches if batches is None else batches:
             for key, value in batch:
-                group.apply(decode_record(key, value))
+                record = decode_record(key, value)
+                if record is not None:  # not of a classic group
+                    group.apply(record)
         return group

@@ -4,14 +4,23 @@ that of a hash map.
 """
 
 import uuid
+from dataclasses import replace
 
 from tests.coordinator.consumer.consumer_run import ConsumerRun
 from tests.coordinator.consumer.topics import TA, TB, image, topic, topic_id
 from tests.coordinator.test_group_records import GOLDEN
+from twisted_broker.coordinator.classic_group import group_from_metadata
 from twisted_broker.coordinator.consumer.records import decode_record
+from twisted_broker.coordinator.group_records import GroupRecord, read_record
 from twisted_broker.coordinator.record_codec import encode_record
+from twisted_broker.wire.errors import ErrorCode as E
+from twisted_broker.wire.messages.consumer_protocol import (
+    ConsumerProtocolSubscription,
+    ConsumerProtocolSubscriptionTopicPartition,
+)
 from twisted_broker.wire.messages.group_records import ConsumerGroupCurrentMemberAssignmentValue
 from twisted_broker.wire.records import iterate_batches
+from twisted_broker.wire.schema import encode
 
 ONE, TWO = topic("ta", TA, [[None]] * 4), topic("tb", TB, [[None]] * 3)
 
@@ -145,6 +154,87 @@ def topics_in_order(record):
     if isinstance(value, ConsumerGroupCurrentMemberAssignmentValue):
         value.assigned_partitions.sort(key=lambda topic: topic.topic_id)
     return encode_record((key, value))
+
+
+def whole_batches(name, group_id):
+    """As `golden_batches`, with the records of the classic group."""
+    batches = []
+    for batch in iterate_batches((GOLDEN / f"{name}.log").read_bytes(), check_crc=True):
+        records = [(record.key, record.value) for record in batch.records()]
+        if group_id.encode() in (records[0][0] or b""):
+            batches.append(records)
+    return batches
+
+
+def as_sets(batches):
+    """What another order of members does not change."""
+    made = []
+    for batch in batches:
+        tombstones = [key for key, value in batch if value is None]
+        values = [each for each in batch if each[1] is not None]
+        last = classic_value(batch[-1])
+        if last is not None:
+            values.pop()
+            members = sorted(last.members, key=lambda each: each.member_id)
+            last = replace(last, members=tuple(members), leader=None)
+        made.append((set(tombstones), in_one_order(values), last))
+    return made
+
+
+def classic_value(record):
+    """What a record says of a classic group."""
+    read = read_record(record[0], record[1], 0)
+    return read.value if isinstance(read, GroupRecord) else None
+
+
+def batch_kind(key):
+    return int.from_bytes(key[:2], "big")
+
+
+def test_a_classic_group_is_upgraded_and_downgraded():
+    """GN 2.110 to 2.120."""
+    batches = whole_batches("consumer-group-migrated", "u1")
+    classic = group_from_metadata(classic_value(batches[1][0]), 0)
+    one, two, three = str(classic.leader), "n1", "Dny4vlaDScirtgtwM_MTIw"
+    # What the log of the classic group does not have.
+    classic.members[one].protocols["range"] = classic.members[one].protocols["cooperative-sticky"]
+    run = ConsumerRun(image(ONE), 1795823413226, "u1", assignment_interval_ms=0)
+
+    def protocols(*names, owned=None, generation=-1):
+        subscription = ConsumerProtocolSubscription(topics=["ta"], generation_id=generation)
+        if owned is not None:
+            subscription.owned_partitions = [
+                ConsumerProtocolSubscriptionTopicPartition(topic="ta", partitions=owned)
+            ]
+        return dict.fromkeys(names, b"\0\3" + encode(subscription, 3))
+
+    joined = run.upgrade(classic, two, client_id="probe2")
+    assert (joined.member_epoch, joined.assignment) == (2, frozenset())
+    assert run.send(two, 2, client_id="probe2").assignment is None
+    assert run.beat(one, 1) is E.REBALANCE_IN_PROGRESS
+    both = "cooperative-sticky", "range"
+    told = run.join_classic(one, protocols(*both, owned=[0, 1, 2, 3], generation=1))
+    assert (told.generation, told.protocol_name, told.leader) == (1, "cooperative-sticky", "")
+    assert (
+        run.sync(one, 1).hex() == "0003000000010002746100000002" + "00000000" + "00000001ffffffff"
+    )
+    assert run.beat(one, 1) is E.REBALANCE_IN_PROGRESS
+    told = run.join_classic(one, protocols(*both, owned=[0, 1], generation=1))
+    assert told.generation == 2 and run.beat(one, 2) is E.NONE
+    assert run.send(two, 2, client_id="probe2").assignment == tas(2, 3)
+    run.wall_ms = 1795823415512
+    assert run.join_classic("", {"range": b"x"}, new=three, known=True).error is (
+        E.MEMBER_ID_REQUIRED
+    ), "the id is handed out before the metadata is read"
+    told = run.join_classic(three, protocols("cooperative-sticky"))
+    assert told.generation == 3
+    run.wall_ms = 1795823415659
+    run.send(two, -1)
+    kafkas = batches[2:9]
+    for number, (ours, theirs) in enumerate(zip(run.batches, kafkas, strict=True)):
+        assert as_sets([ours]) == as_sets([theirs]), number
+    kinds = [[batch_kind(key) for key, _ in batch] for batch in (run.batches[-1], kafkas[-1])]
+    assert kinds[0] == kinds[1], "tombstones in the order that a Java broker can replay"
 
 
 def assert_written_in_a_row(run):

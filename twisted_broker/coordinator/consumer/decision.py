@@ -19,7 +19,9 @@ from twisted_broker.image.metadata_image import MetadataImage
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupSettings:
-    """Of one group, at the moment of a decision."""
+    """Of one group, at the moment of a decision. `may_upgrade`, `may_downgrade`: what
+    `group.consumer.migration.policy` says; `classic_max_size` is `group.max.size`.
+    """
 
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 5_000
@@ -27,6 +29,9 @@ class ConsumerGroupSettings:
     max_size: int = 2**31 - 1
     assignors: Sequence[str] = ("uniform", "range")
     pattern_refresh_interval_ms: int = 600_000
+    may_upgrade: bool = True
+    may_downgrade: bool = True
+    classic_max_size: int = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)

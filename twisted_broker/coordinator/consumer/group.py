@@ -141,13 +141,16 @@ class ConsumerGroup(ModernGroup):
         ):
             self.metadata_changed()
 
-    def tombstones(self) -> Iterator[StoredRecord]:
-        for member_id in self.members:
+    def tombstones(self, replaced: Mapping[str, str] | None = None) -> Iterator[StoredRecord]:
+        """`replaced`: ids in whose place there are others by now."""
+        others = replaced or {}
+        members = [others.get(each, each) for each in self.members]
+        for member_id in members:
             yield current_tombstone(self.group_id, member_id)
         for member_id in self.targets:
-            yield target_tombstone(self.group_id, member_id)
+            yield target_tombstone(self.group_id, others.get(member_id, member_id))
         yield target_epoch_tombstone(self.group_id)
-        for member_id in self.members:
+        for member_id in members:
             yield member_tombstone(self.group_id, member_id)
         for pattern in self.patterns:
             yield pattern_tombstone(self.group_id, pattern)

@@ -2,7 +2,8 @@
 Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns the steps of a heartbeat that is no leave, in order: the member, its pattern, the group epoch,
-the target, the member's next step, the answer.
+the target, the member's next step, the answer. `MemberChange` has those that a JoinGroup of a
+classic member takes as well.
 
 1. Nothing is changed: see `group_decision.py`. A heartbeat that changes nothing writes nothing.
 2. The group epoch rises once at most, and the records stand in Kafka's order.
@@ -26,7 +27,7 @@ from twisted_broker.coordinator.consumer.member import (
     UNREVOKED,
     ConsumerGroupMember,
 )
-from twisted_broker.coordinator.consumer.membership import find_member
+from twisted_broker.coordinator.consumer.membership import Found, find_member
 from twisted_broker.coordinator.consumer.partitions import Target
 from twisted_broker.coordinator.consumer.patterns import must_resolve, pattern_change
 from twisted_broker.coordinator.consumer.reconcile import reconcile
@@ -41,6 +42,7 @@ from twisted_broker.coordinator.consumer.requests import HeartbeatAnswer, Heartb
 from twisted_broker.coordinator.consumer.subscriptions import Subscriptions
 from twisted_broker.coordinator.consumer.target import compute_targets
 from twisted_broker.coordinator.group_decision import GroupTimer, TimerChange, is_assignment_due
+from twisted_broker.wire.messages.group_records import ClassicMemberMetadata
 
 # A record is some 10 us (`turns.py`, invariant 4).
 TARGETS_PER_STEP = 100
@@ -55,14 +57,21 @@ def heartbeat(
     return (yield from _Heartbeat(group, request, environment).decide())
 
 
-class _Heartbeat:
-    """One heartbeat; `_member` becomes what it makes of the member."""
+class MemberChange:
+    """What a member says of itself, and what follows; `_member` becomes what that makes of it.
+    `classic`: it is of the classic protocol.
+    """
 
     def __init__(
-        self, group: ConsumerGroup, request: HeartbeatRequest, environment: Environment
+        self,
+        group: ConsumerGroup,
+        request: HeartbeatRequest,
+        environment: Environment,
+        found: Found,
+        classic: ClassicMemberMetadata | None = None,
     ) -> None:
         self._group, self._request, self._environment = group, request, environment
-        found = find_member(group, request, environment.settings.max_size)
+        self._classic = classic
         self._stored, self._found, self._member = found.stored, found.member, found.member
         self._is_replacement = found.is_replacement
         self._displaced = found.displaced
@@ -71,8 +80,10 @@ class _Heartbeat:
         self._epoch, self._target_epoch = group.epoch, group.assignment_epoch
         self._target = Target() if self._stored is None else group.target(self._stored.member_id)
         self._resolved: Mapping[str, tuple[str, ...]] = group.resolved()
+        self._subscription_changed = False
 
-    def decide(self) -> Generator[None, None, ConsumerGroupDecision]:
+    def _change(self) -> Iterator[None]:
+        """The member, its pattern, the group epoch."""
         if self._stored is not None and self._is_replacement:
             self._replace(self._stored)
         self._update()
@@ -80,22 +91,14 @@ class _Heartbeat:
         pattern = pattern_change(self._group, before.pattern, after.pattern)
         self._records += pattern.records
         names_changed = set(before.names) != set(after.names)
+        self._subscription_changed = names_changed or pattern.is_changed
         yield from self._follow_metadata(names_changed or pattern.is_resolved)
+
+    def _move(self) -> Iterator[None]:
+        """The target, and the member's next step towards it."""
         if self._epoch > self._target_epoch and self._is_due():
             yield from self._assign()
-        self._reconcile(names_changed or pattern.is_changed)
-        self._decision.timers.append(
-            TimerChange(
-                GroupTimer.SESSION,
-                self._member.member_id,
-                self._environment.settings.session_timeout_ms,
-            )
-        )
-        self._decision.resolves_patterns = must_resolve(
-            self._group, after.pattern, self._environment
-        )
-        self._decision.answer = self._answer()
-        return self._decision
+        self._reconcile()
 
     def _replace(self, replaced: ConsumerGroupMember) -> None:
         """Another member takes the place of a static one, with its target and its partitions."""
@@ -124,7 +127,7 @@ class _Heartbeat:
             pattern=member.pattern if request.pattern is None else request.pattern,
             client_id=request.client_id,
             client_host=request.client_host,
-            classic=None,
+            classic=self._classic,
         )
         if self._stored is None or self._member != member:
             self._records.append(self._member.metadata_record(self._group.group_id))
@@ -182,7 +185,7 @@ class _Heartbeat:
                 yield member, self._group.target(member_id)
         yield self._member, self._target
 
-    def _reconcile(self, subscription_changed: bool) -> None:
+    def _reconcile(self) -> None:
         before = self._member
         subscribed = {*before.names, *self._resolved.get(before.pattern, ())}
         topics = self._environment.image.topics_by_id
@@ -198,11 +201,46 @@ class _Heartbeat:
             self._request.owned,
             self._group.has_owner,
             unsubscribed_from,
-            subscription_changed,
+            self._subscription_changed,
         )
-        if self._member == before:
-            return
-        self._records.append(self._member.assignment_record(self._group.group_id))
+        if self._member != before:
+            self._records.append(self._member.assignment_record(self._group.group_id))
+
+
+class _Heartbeat(MemberChange):
+    """One heartbeat."""
+
+    def __init__(
+        self, group: ConsumerGroup, request: HeartbeatRequest, environment: Environment
+    ) -> None:
+        found = find_member(group, request, environment.settings.max_size)
+        super().__init__(group, request, environment, found)
+
+    def decide(self) -> Generator[None, None, ConsumerGroupDecision]:
+        yield from self._change()
+        said = self._member
+        yield from self._move()
+        if self._member != said:
+            self._time_revocation()
+        if self._found.classic is not None:
+            self._decision.timers += (
+                TimerChange(GroupTimer.JOIN, said.member_id),
+                TimerChange(GroupTimer.SYNC, said.member_id),
+            )
+        self._decision.timers.append(
+            TimerChange(
+                GroupTimer.SESSION,
+                said.member_id,
+                self._environment.settings.session_timeout_ms,
+            )
+        )
+        self._decision.resolves_patterns = must_resolve(
+            self._group, said.pattern, self._environment
+        )
+        self._decision.answer = self._answer()
+        return self._decision
+
+    def _time_revocation(self) -> None:
         is_timed = self._member.state is UNREVOKED
         self._decision.timers.append(
             TimerChange(

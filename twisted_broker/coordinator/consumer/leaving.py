@@ -6,6 +6,7 @@ Owns `leave`, `leave_several`, `remove_members`.
    target.
 2. A static member that leaves for a while (epoch -2) keeps its partitions and its target until its
    session ends, which runs on.
+3. Where the last one of the consumer protocol goes, the group becomes classic (`migration.py`).
 
 Source: Apache Kafka 4.3.1 `GroupMetadataManager.consumerGroupLeave`, `consumerGroupFenceMembers`,
 `classicGroupLeaveToConsumerGroup`.
@@ -16,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Collection, Generator, Sequence
 from dataclasses import replace
 
+from twisted_broker.coordinator.classic_group import ClassicGroup
 from twisted_broker.coordinator.consumer.decision import Environment
 from twisted_broker.coordinator.consumer.group import ConsumerGroup
 from twisted_broker.coordinator.consumer.member import (
@@ -24,7 +26,8 @@ from twisted_broker.coordinator.consumer.member import (
     NO_PARTITIONS,
     ConsumerGroupMember,
 )
-from twisted_broker.coordinator.consumer.membership import check_leaving
+from twisted_broker.coordinator.consumer.membership import check_member
+from twisted_broker.coordinator.consumer.migration import downgrade
 from twisted_broker.coordinator.consumer.records import (
     epoch_record,
     member_tombstones,
@@ -40,7 +43,7 @@ def leave(
     group: ConsumerGroup, request: HeartbeatRequest, environment: Environment
 ) -> Generator[None, None, Decision]:
     """The decision on a heartbeat of epoch -1 or -2, in steps. Raises BrokerError."""
-    member = check_leaving(group, request.member_id, request.instance_id)
+    member = check_member(group, request.member_id, request.instance_id)
     if request.member_epoch == LEAVE_STATIC_EPOCH:
         decision = _leave_for_a_while(group, member)
     else:
@@ -73,7 +76,7 @@ def leave_several(
     for member_id, instance_id in leavers:
         found_id = member_id or group.static.get(instance_id or "", "")
         try:
-            gone[check_leaving(group, found_id, instance_id).member_id] = None
+            gone[check_member(group, found_id, instance_id).member_id] = None
         except BrokerError as refusal:
             answers.append(LeaveAnswer(member_id, instance_id, refusal.code))
         else:
@@ -89,6 +92,9 @@ def remove_members(
     group: ConsumerGroup, member_ids: Collection[str], environment: Environment
 ) -> Generator[None, None, Decision]:
     """Members of the group are gone, by their own wish or not: one decision, in steps."""
+    successor = yield from downgrade(group, member_ids, environment)
+    if successor is not None:
+        return _ended(group, successor)
     decision = Decision(metadata_mark=group.metadata_mark())
     subscriptions = group.subscriptions.changed(None, None)
     for member_id in member_ids:
@@ -102,4 +108,12 @@ def remove_members(
         environment.image, subscriptions.topics(group.resolved())
     )
     decision.records.append(epoch_record(group.group_id, group.epoch + 1, metadata_hash))
+    return decision
+
+
+def _ended(group: ConsumerGroup, successor: ClassicGroup) -> Decision:
+    """The members that stay go on in the classic group, and get what the others had."""
+    decision = Decision(list(group.tombstones()), successor=successor, must_rebalance=True)
+    for member_id in group.members:
+        decision.end_timers(member_id)
     return decision

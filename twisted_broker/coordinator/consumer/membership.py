@@ -1,13 +1,13 @@
 """Which member of the group sends a heartbeat, and whether it may.
 Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
-Owns `find_member`, `check_leaving`.
+Owns `find_member`, `find_classic_member`, `check_member`.
 
 1. An epoch that is not the member's fences it, except the previous one with partitions that are all
    its own: then an answer was lost.
 2. Epoch 0 is never fenced: the member keeps its epoch, target and partitions.
 3. An instance id has one holder. Another member takes its place only after it left for a while
-   (epoch -2).
+   (epoch -2), or where one of the two is of the classic protocol.
 
 Source: Apache Kafka 4.3.1 `GroupMetadataManager.getOrMaybeSubscribeDynamicConsumerGroupMember`,
 `getOrMaybeSubscribeStaticConsumerGroupMember`, `throwIfConsumerGroupMemberEpochIsInvalid`.
@@ -44,14 +44,35 @@ class Found(NamedTuple):
 
 def find_member(group: ConsumerGroup, request: HeartbeatRequest, max_size: int) -> Found:
     """Raises BrokerError."""
-    if len(group.members) >= max_size and request.member_id not in group.members:
+    check_size(group, request.member_id, max_size)
+    if request.instance_id is None:
+        return _find_dynamic(group, request)
+    return _find_static(group, request, request.instance_id)
+
+
+def check_size(group: ConsumerGroup, member_id: str, max_size: int) -> None:
+    """Raises GROUP_MAX_SIZE_REACHED."""
+    if len(group.members) >= max_size and member_id not in group.members:
         raise BrokerError(
             ErrorCode.GROUP_MAX_SIZE_REACHED,
             f"The consumer group has reached its maximum capacity of {max_size} members.",
         )
-    if request.instance_id is None:
-        return _find_dynamic(group, request)
-    return _find_static(group, request, request.instance_id)
+
+
+def find_classic_member(
+    group: ConsumerGroup, member_id: str, instance_id: str | None, is_new_id: bool
+) -> Found:
+    """Who sends a JoinGroup. `is_new_id`: the request had none. Raises BrokerError."""
+    stored = group.members.get(member_id)
+    if instance_id is None:
+        return Found(stored, stored or ConsumerGroupMember(member_id))
+    if not is_new_id:
+        holder = check_member(group, member_id, instance_id)
+        return Found(holder, holder)
+    holder_id = group.static.get(instance_id)
+    if holder_id is None:
+        return Found(stored, stored or ConsumerGroupMember(member_id))
+    return _replacement(group, group.members[holder_id], member_id)
 
 
 def _find_dynamic(group: ConsumerGroup, request: HeartbeatRequest) -> Found:
@@ -76,23 +97,25 @@ def _find_static(group: ConsumerGroup, request: HeartbeatRequest, instance_id: s
         _check_instance(holder, request.member_id, instance_id)
         _check_epoch(holder, request)
         return Found(holder, holder)
-    if holder.epoch != LEAVE_STATIC_EPOCH:
+    if holder.epoch != LEAVE_STATIC_EPOCH and holder.classic is None:
         raise BrokerError(
             ErrorCode.UNRELEASED_INSTANCE_ID,
             f"Static member {request.member_id} with instance id {instance_id} cannot join the "
             "group because the instance id is owned by another member.",
         )
-    successor = replace(
-        holder, member_id=request.member_id, epoch=JOIN_EPOCH, previous_epoch=JOIN_EPOCH
-    )
-    before = group.members.get(request.member_id)
+    return _replacement(group, holder, request.member_id)
+
+
+def _replacement(group: ConsumerGroup, holder: ConsumerGroupMember, member_id: str) -> Found:
+    successor = replace(holder, member_id=member_id, epoch=JOIN_EPOCH, previous_epoch=JOIN_EPOCH)
+    before = group.members.get(member_id)
     return Found(holder, successor, None if before is holder else before)
 
 
-def check_leaving(
+def check_member(
     group: ConsumerGroup, member_id: str, instance_id: str | None
 ) -> ConsumerGroupMember:
-    """The member that leaves. Its epoch is not compared. Raises BrokerError."""
+    """The member of that name. Its epoch is not compared. Raises BrokerError."""
     if instance_id is None:
         member = group.members.get(member_id)
         if member is None:

@@ -36,7 +36,7 @@ def check_commit(
     if member_epoch < 0 and not group.members:
         return
     member = member_of(group, member_id)
-    if not knows_member_epochs:
+    if not knows_member_epochs and member.classic is None:
         raise BrokerError(
             ErrorCode.UNSUPPORTED_VERSION,
             f"Members of the consumer protocol commit with version "
@@ -47,7 +47,7 @@ def check_commit(
     if member_epoch > member.epoch or not all(
         _got_at(member, each, member_epoch) for each in partitions
     ):
-        raise stale(member_epoch, member.epoch)
+        raise stale(member_epoch, member)
 
 
 def _got_at(member: ConsumerGroupMember, partition: TopicIdPartition, epoch: int) -> bool:

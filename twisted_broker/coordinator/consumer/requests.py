@@ -20,6 +20,8 @@ from twisted_broker.coordinator.consumer.partitions import Target
 from twisted_broker.coordinator.group_records import fits_record
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
+MOST_NAMES = 10_000
+
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatRequest:

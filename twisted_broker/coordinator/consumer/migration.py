@@ -1,0 +1,211 @@
+"""A group of one protocol that becomes one of the other while it has members.
+Ring 0 (pure: docs/ARCHITECTURE.md 3).
+
+Owns `check_upgrade` and `Upgrade` (classic to consumer), `downgrade` (back).
+
+      classic group  --> consumer group    a heartbeat joins it; its members stay, and are classic
+      consumer group --> classic group     the last member of the consumer protocol goes
+
+1. Nobody loses anything: members, their assignments and the offsets are those of before. The
+   generation becomes the group epoch, and the other way.
+2. All records of a change are one batch, with those of the decision that caused it: tombstones of
+   the one kind, then the values of the other.
+3. A group that cannot be changed is left as it is: a consumer group goes on with classic members
+   alone.
+
+Source: Apache Kafka 4.3.1 `ConsumerGroup.fromClassicGroup`, `ClassicGroup.fromConsumerGroup`,
+`GroupMetadataManager.validateOnlineUpgrade`, `validateOnlineDowngradeWithFencedMembers`. Not here:
+what classic members request of a consumer group (`classic_members.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator
+
+from twisted_broker.coordinator.classic_group import (
+    CONSUMER_PROTOCOL_TYPE,
+    STABLE,
+    ClassicGroup,
+    ClassicGroupMember,
+)
+from twisted_broker.coordinator.consumer.decision import ConsumerGroupSettings, Environment
+from twisted_broker.coordinator.consumer.embedded import (
+    UnknownUserData,
+    read_assignment,
+    read_subscription,
+    version_of,
+    write_assignment,
+)
+from twisted_broker.coordinator.consumer.group import ConsumerGroup
+from twisted_broker.coordinator.consumer.member import ConsumerGroupMember
+from twisted_broker.coordinator.consumer.records import (
+    epoch_record,
+    target_epoch_record,
+    target_record,
+)
+from twisted_broker.coordinator.group_decision import GroupTimer, TimerChange
+from twisted_broker.coordinator.group_records import MOST_MEMBER_BYTES, member_bytes
+from twisted_broker.coordinator.modern_group import NEVER_ASSIGNED_MS
+from twisted_broker.coordinator.record_codec import StoredRecord
+from twisted_broker.coordinator.subscription import MalformedSubscription
+from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.messages.group_records import ClassicMemberMetadata, ClassicProtocol
+
+# Each is read and written: some 50 us (`turns.py`, invariant 4).
+MEMBERS_PER_STEP = 20
+
+
+# classic to consumer
+def check_upgrade(group: ClassicGroup, settings: ConsumerGroupSettings) -> None:
+    """Whether a heartbeat may make a consumer group of it. Raises GROUP_ID_NOT_FOUND."""
+    if not settings.may_upgrade:
+        why = "online upgrade is disabled"
+    elif group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+        why = "the group does not use the consumer embedded protocol"
+    elif len(group.members) > settings.max_size:
+        why = "the group size exceeds the consumer group maximum size"
+    else:
+        return
+    raise _not_upgraded(group.group_id, f"{why}.")
+
+
+class Upgrade:
+    """A classic group as it was when the heartbeat came: `records()` makes the consumer group."""
+
+    __slots__ = ("_generation", "_group_id", "_members", "_protocol")
+
+    def __init__(self, group: ClassicGroup) -> None:
+        self._group_id, self._protocol = group.group_id, group.protocol_name
+        self._generation = max(group.generation, 0)
+        self._members = [(each, each.assignment) for each in group.members.values()]
+
+    def records(self, environment: Environment) -> Generator[None, None, list[StoredRecord]]:
+        """Of all that the consumer group begins with, in steps. Raises GROUP_ID_NOT_FOUND."""
+        members = []
+        for number, (each, assignment) in enumerate(self._members, 1):
+            members.append(self._member(each, assignment, environment))
+            if number % MEMBERS_PER_STEP == 0:
+                yield
+        names = {name for each in members for name in each.names}
+        metadata_hash = yield from environment.hashes.of_group(environment.image, names)
+        group_id, epoch = self._group_id, self._generation
+        return [
+            *(each.metadata_record(group_id) for each in members),
+            epoch_record(group_id, epoch, metadata_hash),
+            *(target_record(group_id, each.member_id, each.assigned) for each in members),
+            target_epoch_record(group_id, epoch, NEVER_ASSIGNED_MS),
+            *(each.assignment_record(group_id) for each in members),
+        ]
+
+    def timers(self) -> list[TimerChange]:
+        """The session of each member begins."""
+        return [
+            TimerChange(GroupTimer.SESSION, each.member_id, each.session_timeout_ms)
+            for each, _ in self._members
+        ]
+
+    def _member(
+        self, member: ClassicGroupMember, assignment: bytes, environment: Environment
+    ) -> ConsumerGroupMember:
+        # Before the first generation no protocol is chosen.
+        chosen = (
+            self._protocol if self._protocol in member.protocols else next(iter(member.protocols))
+        )
+        try:
+            subscription = read_subscription(member.protocols[chosen or ""])
+            assigned = read_assignment(assignment, environment.image)
+        except UnknownUserData:
+            raise _not_upgraded(
+                self._group_id,
+                "an unsupported custom assignor is in use. Please refer to the documentation or "
+                "switch to a default assignor before re-attempting the upgrade.",
+            ) from None
+        except MalformedSubscription:
+            raise _not_upgraded(
+                self._group_id, "the embedded consumer protocol is malformed."
+            ) from None
+        return ConsumerGroupMember(
+            member.member_id,
+            member.instance_id,
+            subscription.rack_id,
+            member.client_id,
+            member.client_host,
+            member.rebalance_timeout_ms,
+            tuple(sorted(set(subscription.topics))),
+            classic=ClassicMemberMetadata(
+                session_timeout_ms=member.session_timeout_ms,
+                supported_protocols=[
+                    ClassicProtocol(name=name, metadata=metadata)
+                    for name, metadata in member.protocols.items()
+                ],
+            ),
+            epoch=self._generation,
+            previous_epoch=self._generation,
+            assigned=dict.fromkeys(assigned, self._generation),
+        )
+
+
+def _not_upgraded(group_id: str, why: str) -> BrokerError:
+    return BrokerError(
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        f"Cannot upgrade classic group {group_id} to consumer group because {why}",
+    )
+
+
+# consumer to classic
+def downgrade(
+    group: ConsumerGroup,
+    leaving: Collection[str],
+    environment: Environment,
+    joining: ConsumerGroupMember | None = None,
+    epoch: int | None = None,
+) -> Generator[None, None, ClassicGroup | None]:
+    """The classic group that `group` becomes without the members `leaving`, Stable, in steps; None:
+    it stays what it is. `joining` takes the target of the one that leaves; `epoch`: if it is
+    another one than the group's by now.
+    """
+    settings = environment.settings
+    staying = [each for each in group.members.values() if each.member_id not in leaving]
+    if joining is not None:
+        staying.append(joining)
+    if (
+        not staying
+        or any(each.classic is None for each in staying)
+        or not settings.may_downgrade
+        or len(staying) > settings.classic_max_size
+    ):
+        return None
+    classic = ClassicGroup(group.group_id, environment.wall_ms)
+    classic.generation = group.epoch if epoch is None else epoch
+    for each in staying:
+        classic.add(_classic_member(each), CONSUMER_PROTOCOL_TYPE)
+    # In a log that others wrote the members may have no protocol in common.
+    if len(staying) not in classic.supported_protocols.values():
+        return None
+    chosen = classic.protocol_name = classic.select_protocol()
+    for number, member in enumerate(classic.members.values(), 1):
+        is_successor = joining is not None and member.member_id == joining.member_id
+        target = group.target(next(iter(leaving)) if is_successor else member.member_id)
+        try:
+            version = version_of(member.protocols[chosen])
+        except MalformedSubscription:
+            return None
+        member.assignment = write_assignment(target, environment.image, version)
+        if number % MEMBERS_PER_STEP == 0:
+            yield
+    classic.state = classic.previous_state = STABLE
+    classic.subscribed_topics = classic.compute_subscribed_topics()
+    return classic if member_bytes(classic.metadata()) <= MOST_MEMBER_BYTES else None
+
+
+def _classic_member(member: ConsumerGroupMember) -> ClassicGroupMember:
+    assert member.classic is not None
+    return ClassicGroupMember(
+        member.member_id,
+        member.instance_id,
+        member.client_id,
+        member.client_host,
+        member.rebalance_timeout_ms,
+        member.classic.session_timeout_ms,
+        {each.name: each.metadata for each in member.classic.supported_protocols},
+    )

@@ -40,7 +40,11 @@ def test_a_condition_is_read_as_it_is_written_and_goes_through_json() -> None:
 
 
 WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
-    "name": (lambda: group("g").lagg, AttributeError, "a group has assigned.client., lag, members, state, not lagg"),
+    "name": (
+        lambda: group("g").lagg,
+        AttributeError,
+        "a group has assigned.client., lag, members, state, not lagg",
+    ),
     "state": (lambda: group("g").state == "stable", ValueError, "is one of .*Stable, not 'stable'"),
     "operator": (lambda: leader("o", 0) >= 1, TypeError, "is compared with ==, !=, not >="),
     "less": (lambda: records("o") > 1, TypeError, "is compared with ==, !=, >=, <=, not >"),

@@ -284,3 +284,92 @@ def test_node(api: Api) -> None:
         env=os.environ | {"KAFKA_TEST_URL": api.where["url"]},
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not shutil.which("go"), reason="no Go")
+def test_go(api: Api, tmp_path: Path) -> None:
+    source = shutil.copy(HERE / "examples/other_languages/orders_test.go", tmp_path)
+    done = subprocess.run(
+        ["go", "test", source],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=os.environ | {"KAFKA_TEST_URL": api.where["url"]},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not shutil.which("rustc"), reason="no Rust")
+def test_rust(api: Api, tmp_path: Path) -> None:
+    source = HERE / "examples/other_languages/orders.rs"
+    made = tmp_path / "orders"
+    subprocess.run(
+        ["rustc", "--edition", "2021", "--test", "-o", made, source], check=True, timeout=300
+    )
+    done = subprocess.run(
+        [made],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env=os.environ | {"KAFKA_TEST_URL": api.where["url"]},
+    )
+    assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr
+
+
+def shell_lines() -> list[tuple[str, str]]:
+    """Each command of "Other languages" with curl, and what the page says that it prints."""
+    page = (HERE / "docs/TESTING.md").read_text().partition("## Other languages")[2]
+    text = page.partition("\n## ")[0]
+    lines = [line.removeprefix("    ") for line in text.splitlines() if line.startswith("    ")]
+    found: list[tuple[str, str]] = []
+    for line in lines:
+        if line.startswith("$ "):
+            found.append((line.removeprefix("$ "), ""))
+        elif found and found[-1][0].endswith("\\"):
+            found[-1] = (f"{found[-1][0][:-1]}{line.strip()}", "")
+        else:
+            found[-1] = (found[-1][0], found[-1][1] + line)
+    return [each for each in found if "curl" in each[0]]
+
+
+def test_verbs_are_commands(api: Api) -> None:
+    def run(*words: str) -> tuple[int, str]:
+        url = ["--url", api.where["url"]]
+        found = CliRunner().invoke(command, [*words, *url])
+        return found.exit_code, found.output
+
+    assert run("make-topic", "shell", "--partitions", "2") == (0, "2\n")
+    assert run("produce", "shell", '["one"]') == (0, "[[0, 0]]\n")
+    status, number = run("fail", "NOT_ENOUGH_REPLICAS", "--api", "Produce", "--times", "1")
+    assert status == 0 and run("lift", number.strip()) == (0, "null\n")
+    status, said = run("kill", "7")
+    assert status == 1 and "there is no broker 7" in said
+    status, said = run("kill", "x")
+    assert status == 1 and "node is of type integer, not 'x'" in said
+    assert run("kil", "1")[0] == 2
+    nobody = CliRunner().invoke(command, ["kill", "1", "--url", "http://127.0.0.1:1"])
+    assert nobody.exit_code == 1 and "no cluster answers at" in nobody.output
+
+
+@pytest.mark.skipif(not shutil.which("curl"), reason="no curl")
+def test_the_lines_of_the_page() -> None:
+    """As they stand there, one after the other, and they print what it says."""
+    own = Api("--brokers", "3", "--topic", "orders:1")
+    try:
+        assert len(shell_lines()) >= 4
+        for command, said in shell_lines():
+            printed = subprocess.run(
+                ["sh", "-c", command],
+                capture_output=True,
+                text=True,
+                timeout=60,
+                env=os.environ | {"URL": own.where["url"]},
+            ).stdout
+            shown = said.removesuffix('..."}').rstrip()
+            assert printed.startswith(shown), (command, printed)
+            assert not shown.startswith('{"error"') or printed.startswith('{"error"'), command
+    finally:
+        own.close()

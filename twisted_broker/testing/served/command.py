@@ -34,14 +34,30 @@ def _pairs(what: str, sign: str, given: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
-@click.command()
+class _Verbs(click.Group):
+    """The verbs of a cluster that runs."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        from twisted_broker.testing.served.verbs import VERBS
+
+        return sorted(name.replace("_", "-") for name in VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        from twisted_broker.testing.served.verb_commands import verb_command
+
+        return verb_command(cmd_name)
+
+
+@click.group(cls=_Verbs, invoke_without_command=True, subcommand_metavar="[VERB ..]")
 @click.option("--brokers", type=WholeNumber(1), default=1, show_default=True, help="How many.")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="One of Kafka's.")
 @click.option("--topic", "topics", multiple=True, metavar="NAME:PARTITIONS", help="Made at first.")
 @click.option("--data", type=click.Path(file_okay=False), help="A directory; memory without.")
 @click.option("--port", type=WholeNumber(0), default=0, help="Of the HTTP API; a free one without.")
 @click.option("--ttl", help="It lives so long (10m), not until its input ends.")
+@click.pass_context
 def cluster(
+    context: click.Context,
     brokers: int,
     settings: tuple[str, ...],
     topics: tuple[str, ...],
@@ -51,8 +67,11 @@ def cluster(
 ) -> None:
     """A Kafka cluster for tests, with an HTTP API by which it is struck (docs/TESTING.md).
 
-    Prints one line of JSON, where it is, and ends with its standard input.
+    Prints one line of JSON, where it is, and ends with its standard input. A VERB asks one that
+    runs, whose url KAFKA_TEST_URL or --url names.
     """
+    if context.invoked_subcommand is not None:
+        return
     from twisted_broker.testing.cluster import start_arguments
     from twisted_broker.testing.template_client import ClusterError, template
 

@@ -98,7 +98,7 @@ def test_metadata_without_an_owner_is_not_formatted_over(tmp_path: Path) -> None
         (["--release-version", "2.8"], "--release-version takes 3.7, 3.8, 3.9, 4.0"),
         (["--feature", "metadata.version"], "--feature takes NAME=LEVEL"),
         (["--feature", "metadata.version=3"], "metadata.version can be 17 to 30, not 3"),
-        (["--feature", "share.version=1"], "share.version is not served"),
+        (["--feature", "other.version=1"], "other.version is not served"),
         (["-r", "4.0", "-f", "metadata.version=25"], "contradict: give one"),
         (["-r", "3.9", "-f", "eligible.leader.replicas.version=1"], "needs metadata.version 23"),
         (["--set", "node.id"], "--set takes NAME=VALUE"),

@@ -106,7 +106,7 @@ def test_the_file_counts_once(files: MemoryFileSystem) -> None:
         ({VERSION: 31}, "metadata.version can be 17 to 30, not 31"),
         ({VERSION: 22, ELR: 1}, "eligible.leader.replicas.version needs metadata.version 23"),
         ({ELR: 1}, "metadata.version is missing"),
-        ({VERSION: 30, "share.version": 1}, "share.version is not served; there are"),
+        ({VERSION: 30, "other.version": 1}, "other.version is not served; there are"),
     ],
 )
 def test_levels_that_a_new_cluster_cannot_have(levels: Mapping[str, int], message: str) -> None:

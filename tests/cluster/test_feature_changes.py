@@ -242,7 +242,7 @@ def test_version_0_says_that_a_downgrade_is_allowed(fixture):
 def test_a_refusal_changes_nothing(fixture):
     before = fixture.controller.image
     with pytest.raises(BrokerError, match="no feature was changed"):
-        ask(fixture, 2, change(ELR_FEATURE, 0, SAFE_DOWNGRADE), change("share.version", 1))
+        ask(fixture, 2, change(ELR_FEATURE, 0, SAFE_DOWNGRADE), change("other.version", 1))
     assert fixture.controller.image is before
 
 

@@ -54,17 +54,12 @@ def _case(reason: str, api: str, versions: str, label: str, *fields: Field) -> l
 # -- what is not served yet
 
 _NOT_SERVED = {
-    76: "1, max_version: 1",
-    77: "1, max_version: 1",
     78: "1, max_version: 2",
     79: "1, max_version: 2",
     80: "0, max_version: 1",
     81: "0, max_version: 0",
     88: "0, max_version: 0",
     89: "0, max_version: 0",
-    90: "0, max_version: 1",
-    91: "0, max_version: 0",
-    92: "0, max_version: 0",
 }
 _NOT_BY_CONTROLLER = {
     32: "1, max_version: 4",

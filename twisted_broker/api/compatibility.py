@@ -164,8 +164,10 @@ BEHAVIOUR = """
   them after `kafka-features upgrade --feature group.version=1`. Of equal votes the first of
   `group.consumer.assignors` wins, members are ordered by their ids where Kafka has the order of a hash map, and neither assignor can be a class. Patterns are RE2's with
   the bounds of ListTransactions', and a group has 100 of them at most (INVALID_REQUEST). ConsumerGroupDescribe is bounded as DescribeGroups is.
-- **The share coordinator** (InitializeShareGroupState and its kin) is served, share groups are not yet. It answers
-  COORDINATOR_LOAD_IN_PROGRESS until all that it has read is committed; Kafka serves it before. What is kept of a topic that is deleted while a
+- **Share groups (KIP-932)**: the order of members and partitions in `simple` is that of their ids, and it cannot be another assignor. A cluster
+  that was made before them has them after `kafka-features upgrade --feature share.version=1`. DescribeShareGroupOffsets answers about a partition
+  that there is not with UNKNOWN_TOPIC_OR_PARTITION; Kafka never answers. AlterShareGroupOffsets that cannot reach the share coordinator for some
+  partitions changes the others; Kafka changes none. The share coordinator answers COORDINATOR_LOAD_IN_PROGRESS until all that it has read is committed; Kafka serves it before. What is kept of a topic that is deleted while a
   partition of `__share_group_state` has no leader goes when one takes over; Kafka keeps it.
 - **A log beside the directory of its replica** is not served while that directory, by the metadata, is offline: it may be an older one (one log line
   names both). Kafka serves any log that it finds.

@@ -59,7 +59,7 @@ def _is_served(context: RequestContext) -> bool:
     )
 
 
-def _message(refusal: BrokerError) -> str | None:
+def message_of(refusal: BrokerError) -> str | None:
     """The code's own sentence is not sent, as in Kafka."""
     return None if refusal.message == refusal.code.sentence else refusal.message
 
@@ -72,7 +72,7 @@ async def consumer_group_heartbeat(
         return _heartbeat_response(await _heartbeat(context, request))
     except BrokerError as refusal:
         return ConsumerGroupHeartbeatResponse(
-            error_code=refusal.code, error_message=_message(refusal)
+            error_code=refusal.code, error_message=message_of(refusal)
         )
 
 
@@ -84,7 +84,7 @@ async def _heartbeat(
     check_group(context, request.group_id, Operation.READ)
     names = request.subscribed_topic_names
     if names is not None:
-        names = await _checked(context, names)
+        names = await checked_names(context, names)
     asked = HeartbeatRequest(
         request.group_id,
         request.member_id,
@@ -115,7 +115,7 @@ async def _heartbeat(
     return answer
 
 
-async def _checked(context: RequestContext, names: list[str]) -> list[str]:
+async def checked_names(context: RequestContext, names: list[str]) -> list[str]:
     """The names, as the image has them. Raises BrokerError."""
     topics = context.metadata.image.topics_by_name
     checked = []
@@ -175,7 +175,7 @@ async def consumer_group_describe(
             found = await _described(context, group_id)
             left_bytes -= await _fill(context, group, found)
         except BrokerError as refusal:
-            group.error_code, group.error_message = refusal.code, _message(refusal)
+            group.error_code, group.error_message = refusal.code, message_of(refusal)
         else:
             if request.include_authorized_operations:
                 group.authorized_operations = context.authorized_operations(

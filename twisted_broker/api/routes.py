@@ -245,6 +245,8 @@ ROUTES: tuple[Route, ...] = (
     Route(73, "AssignReplicasToDirs", "log_dirs", controller="0", cluster_action=True),
     Route(74, "ListConfigResources", "configs", "configs", broker="0-1"),
     Route(75, "DescribeTopicPartitions", "cluster", "metadata", broker="0"),
+    Route(76, "ShareGroupHeartbeat", "share_groups", "share_groups", broker="1"),
+    Route(77, "ShareGroupDescribe", "share_groups", "share_groups", broker="1"),
     Route(80, "AddRaftVoter", "quorum", broker="0-1", controller="0-1", forward=True),
     Route(81, "RemoveRaftVoter", "quorum", broker="0", controller="0", forward=True),
     Route(82, "UpdateRaftVoter", "quorum", controller="0", cluster_action=True),
@@ -271,6 +273,9 @@ ROUTES: tuple[Route, ...] = (
         broker="0-1",
         cluster_action=True,
     ),
+    Route(90, "DescribeShareGroupOffsets", "share_groups", "share_groups", broker="0-1"),
+    Route(91, "AlterShareGroupOffsets", "share_groups", "share_groups", broker="0"),
+    Route(92, "DeleteShareGroupOffsets", "share_groups", "share_groups", broker="0"),
     # Ours, not Kafka's.
     Route(30_000, "AppendMirrored", "mirror", "mirror", broker="0"),
 )

@@ -33,6 +33,7 @@ from twisted_broker.coordinator.consumer_group_config import (
     ConsumerGroupConfig,
     consumer_group_config,
 )
+from twisted_broker.coordinator.end_offsets import EndOffsets
 from twisted_broker.coordinator.rebalance import MOST_MEMBERS, GroupSettings
 from twisted_broker.coordinator.share.decision import ShareGroupSettings
 from twisted_broker.coordinator.share_group_config import ShareGroupConfig, share_group_config
@@ -184,7 +185,8 @@ class CoordinatorContext:
 
     `settings` is replaced when they change: it is read at the moment of each decision.
     `has_stale_roles`: whether others may lead what this broker led (`cluster/stale_roles.py`).
-    `image` gives the present metadata; `persister`: the way to the share coordinator, if any.
+    `image` gives the present metadata; `persister`: the way to the share coordinator, if any;
+    `end_offsets`: where logs end, for the lag of share groups.
     """
 
     clock: IClock
@@ -196,6 +198,7 @@ class CoordinatorContext:
     has_stale_roles: Callable[[], bool] = bool
     image: Callable[[], MetadataImage] = MetadataImage
     persister: IPersister | None = None
+    end_offsets: EndOffsets | None = None
     lines: EventLines = field(init=False)
 
     def __post_init__(self) -> None:

@@ -366,14 +366,11 @@ class GroupCoordinator:
         return shard.shares.describe(group)
 
     def share_states(self, group_id: str) -> ShareStates:
-        """Which partitions have a state; none for a group that there is not. Raises BrokerError."""
-        shard = self.runtime.shard_of(group_id, reads=True)
+        """Which partitions have a state; none for what is no share group. Raises BrokerError."""
+        shard = self.runtime.shard_of(group_id, empty_allowed=True, reads=True)
         entry = shard.groups.get(group_id)
-        if entry is None:
-            return ShareStates()
-        if not isinstance(entry.group, ShareGroup):
-            raise _not_found(group_id, entry.group, ShareGroup.group_type)
-        return entry.group.known_states
+        group = None if entry is None else entry.group
+        return group.known_states if isinstance(group, ShareGroup) else ShareStates()
 
     def alter_share_offsets(
         self, group_id: str, starts: Mapping[str, Mapping[int, int]]

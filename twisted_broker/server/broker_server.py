@@ -21,6 +21,7 @@ from twisted_broker.cluster.stale_roles import StaleRoles
 from twisted_broker.coordinator.add_partitions_to_txn_manager import AddPartitionsToTxnManager
 from twisted_broker.coordinator.coordinator_context import coordinator_settings
 from twisted_broker.coordinator.coordinator_publisher import build_group_coordinator
+from twisted_broker.coordinator.end_offsets import EndOffsets
 from twisted_broker.coordinator.share_state.records import coordinator_key
 from twisted_broker.coordinator.share_state.share_publisher import build_share_coordinator
 from twisted_broker.coordinator.share_state.values import SharePartitionKey
@@ -137,6 +138,12 @@ class BrokerServer:
         self.share_partitions = build_share_partition_manager(
             runtime, config, self.replica_manager, links.metadata, self.persister, turns
         )
+        self.groups.context.end_offsets = EndOffsets(
+            lambda: links.metadata.image,
+            self._end_offset,
+            sockets.plan.inter_broker,
+            self._connect_to_leader,
+        )
         self.add_partitions_to_txn = AddPartitionsToTxnManager(
             config.node_id,
             links.metadata,
@@ -198,6 +205,12 @@ class BrokerServer:
         self.replica_manager.directory_failed(path, error)
         directories = self._shared.log_manager.directories
         self.lifecycle.directory_failed(directories.by_path[path].directory_id)
+
+    def _end_offset(self, topic_partition: TopicPartition) -> int | None:
+        """The high watermark of one that is led here."""
+        partition = self.replica_manager.partitions.get(topic_partition)
+        log = None if partition is None else partition.leader_log
+        return None if log is None else log.high_watermark
 
     # connections to other brokers
 

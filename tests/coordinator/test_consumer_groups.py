@@ -438,3 +438,32 @@ def test_a_description_waits_until_it_is_committed(run):
     assert not describing.called
     run.store.release()
     assert now(joining).member_epoch == 3 and len(now(describing).members) == 2
+
+
+def test_an_empty_consumer_group_makes_room_for_another_group():
+    """At the bound of groups: it goes with its tombstones, and the one who asks comes again."""
+    run = Run(max_groups=2)
+    run.member(group="kept")
+    run.member(group="empty")
+    now(run.beat("a", -1, "empty"))
+    run.settle()
+    run.store.held = []
+    assert refused(lambda: run.start(group="third")) is E.COORDINATOR_NOT_AVAILABLE
+    assert refused(lambda: run.start(group="third")) is E.COORDINATOR_NOT_AVAILABLE
+    run.store.release()
+    run.store.held = None
+    run.settle()
+    assert run.group("empty") is None and run.kinds("empty")[-1] == (3, False)
+    assert run.member(group="third").member_epoch == 2
+    assert refused(lambda: run.start(group="fourth")) is E.COORDINATOR_NOT_AVAILABLE
+    assert run.group("kept") is not None and run.group("third") is not None
+
+
+def test_an_empty_consumer_group_with_offsets_keeps_its_place():
+    run = Run(max_groups=1)
+    run.member()
+    now(run.beat("a", -1))
+    now(run.commit(OffsetToCommit("ta", 0, 7)))
+    assert refused(lambda: run.start(group="other")) is E.COORDINATOR_NOT_AVAILABLE
+    run.settle()
+    assert run.fetched() == {("ta", 0): 7}

@@ -9,8 +9,9 @@ Owns `CoordinatorRuntime`: which shard serves a group, the loads in progress, th
    partition is served at once. Members' sessions start in steps when their partition is served:
    while it was read no heartbeat could have kept one alive.
 3. Memory is bounded: beyond `max_groups` a new group takes the place of an idle one (no members, no
-   offsets), or is refused. A search checks `GROUPS_CHECKED_FOR_EVICTION` groups at most, and goes
-   on where the one before ended. An idle group with one offset takes about 1.3 KB.
+   offsets), or is refused. An idle consumer group is deleted first, by its tombstones; until they
+   are stored the new group is refused, too. A search checks `GROUPS_CHECKED_FOR_EVICTION` groups at
+   most, and goes on where the one before ended. An idle group with one offset takes about 1.3 KB.
 4. What was read is committed before it is served: an answer from records that are lost with this
    leader would be taken back, and a generation given out twice.
 5. A partition that cannot be read is not served, until its next leader epoch.
@@ -31,6 +32,7 @@ from collections.abc import Callable, Iterator
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from twisted_broker.coordinator.consumer.group import ConsumerGroup
 from twisted_broker.coordinator.coordinator_context import CoordinatorContext
 from twisted_broker.coordinator.coordinator_loader import (
     LogReplay,
@@ -39,6 +41,7 @@ from twisted_broker.coordinator.coordinator_loader import (
     view_steps,
 )
 from twisted_broker.coordinator.coordinator_shard import CoordinatorShard, CoordinatorState
+from twisted_broker.coordinator.group_deletion import GroupDeletion
 from twisted_broker.coordinator.group_entry import GroupEntry
 from twisted_broker.coordinator.group_records import fits_record, partition_for
 from twisted_broker.interfaces import IClock
@@ -252,12 +255,19 @@ class CoordinatorRuntime:
             shard, group_id = found
             entry = shard.groups.get(group_id)
             if (
-                shard.state is CoordinatorState.ACTIVE
-                and entry is not None
-                and entry.is_idle
-                and not entry.is_being_deleted
+                shard.state is not CoordinatorState.ACTIVE
+                or entry is None
+                or entry.is_being_deleted
             ):
+                continue
+            if entry.is_idle:
                 shard.remove(entry)
+                return
+            if _may_be_deleted(shard, entry):
+                # There is room once its tombstones are stored: whoever asked comes again.
+                GroupDeletion(shard, entry).start().addErrback(lambda _: None)
+                if shard.groups.get(group_id) is entry:
+                    raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
                 return
         if not self._is_limit_logged:
             self._is_limit_logged = True
@@ -274,3 +284,14 @@ class CoordinatorRuntime:
                 for part in shard.groups.parts():
                     for group_id in part:
                         yield shard, group_id
+
+
+def _may_be_deleted(shard: CoordinatorShard, entry: GroupEntry) -> bool:
+    """Whether it is a consumer group that holds nothing that anybody could miss."""
+    group = entry.group
+    return (
+        isinstance(group, ConsumerGroup)
+        and group.is_empty
+        and entry.offsets.is_empty()
+        and shard.is_settled(entry)
+    )

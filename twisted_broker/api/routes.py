@@ -247,6 +247,8 @@ ROUTES: tuple[Route, ...] = (
     Route(75, "DescribeTopicPartitions", "cluster", "metadata", broker="0"),
     Route(76, "ShareGroupHeartbeat", "share_groups", "share_groups", broker="1"),
     Route(77, "ShareGroupDescribe", "share_groups", "share_groups", broker="1"),
+    Route(78, "ShareFetch", "share_fetch", "share_fetch", broker="1-2"),
+    Route(79, "ShareAcknowledge", "share_fetch", "share_fetch", broker="1-2"),
     Route(80, "AddRaftVoter", "quorum", broker="0-1", controller="0-1", forward=True),
     Route(81, "RemoveRaftVoter", "quorum", broker="0", controller="0", forward=True),
     Route(82, "UpdateRaftVoter", "quorum", controller="0", cluster_action=True),

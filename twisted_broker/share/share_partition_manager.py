@@ -20,7 +20,7 @@ what waits by its connections. A restart begins with none: see `share_partition.
 
 Source: GN 3.35, 3.41-3.46, 3.64, 3.75, 3.76; Apache Kafka 4.3.1 `SharePartitionManager`. Unlike
 there writes are joined, and a session's end by its own request drops the group's share partitions,
-too. Not here: states (`share_partition.py`), the wire (`api`).
+too. Not here: states (`share_partition.py`), the wire (`api/share_fetch.py`).
 """
 
 from __future__ import annotations

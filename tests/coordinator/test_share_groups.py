@@ -359,3 +359,12 @@ def test_offsets_of_topics_are_deleted(run):
     ]
     assert len(run.persister.asked) == 4
     assert run.coordinator.share_states("g") == ShareStates()
+
+
+def test_an_empty_group_stays_until_it_is_deleted(run):
+    """GN 3.13: with it the places would go up to which its partitions are read."""
+    run.joined()
+    run.beat("a", -1)
+    run.pass_ms(2 * run.coordinator.context.settings.retention_check_interval_ms)
+    assert run.group() is not None
+    assert run.coordinator.share_states("g").initialized[TA].partitions == {0, 1, 2, 3}

@@ -42,6 +42,7 @@ from twisted_broker.coordinator.group_deletion import GroupDeletion
 from twisted_broker.coordinator.group_entry import GroupEntry
 from twisted_broker.coordinator.group_offsets import TopicPartition
 from twisted_broker.coordinator.offset_metadata_manager import TOMBSTONES_PER_BATCH, in_batches
+from twisted_broker.coordinator.share.group import ShareGroup
 from twisted_broker.periodic import PeriodicTask
 from twisted_broker.wire.primitives import NULL_UUID
 
@@ -208,8 +209,10 @@ def _expire(shard: CoordinatorShard, entry: GroupEntry, pace: Pace) -> Walk:
             )
         )
         is_last = len(partitions) == len(offsets.committed) and not offsets.has_unsettled()
-        # The group's own record goes with its last offset, in one batch.
-        if is_last and group.is_empty and shard.is_settled(entry):
+        # The group's own record goes with its last offset, in one batch. One of shares has none: it
+        # holds the places up to which its partitions are read.
+        may_go = group.is_empty and not isinstance(group, ShareGroup)
+        if is_last and may_go and shard.is_settled(entry):
             yield from pace.written(
                 GroupDeletion(shard, entry).start().addErrback(_log_failure, shard.index)
             )

@@ -25,7 +25,7 @@ KAFKA39_JARS ?=
 EXTRAS = docs oauth simulate test tls zookeeper
 INSTALL = $(BIN)/python -m pip install -q
 
-.PHONY: compiled unit-compiled wheel extras help run simulate mutants reach faults hostile soak soak-archive compare test test-more test-java unit clients pipeline lint test-long demo-pipeline audit bench docs dist clean
+.PHONY: compiled unit-compiled traces wheel extras help run simulate mutants reach faults hostile soak soak-archive compare test test-more test-java unit clients pipeline lint test-long demo-pipeline audit bench docs dist clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -154,22 +154,28 @@ docs: $(VENV)/.docs ## write what is derived from the tables, and the documentat
 
 dist: $(VENV)/.test ## sdists and wheels into dist, the wheels installed into an empty environment and started
 	rm -rf dist
-	$(BIN)/python -m build --no-isolation
+	REPLOG_COMPILED=0 $(BIN)/python -m build --no-isolation
 	$(BIN)/python -m build --no-isolation --outdir dist pipeline
 	REPLOG_TEST_DIST=dist $(BIN)/python -m pytest tests/compat/test_installed.py
 
 wheel: $(VENV)/.test ## the pure wheel, and the one compiled for this Python, into dist (a C compiler, Python's headers, the network; minutes)
-	$(BIN)/python -m build --wheel
+	REPLOG_COMPILED=0 $(BIN)/python -m build --wheel
 	REPLOG_COMPILED=1 $(BIN)/python -m build --wheel
 	@command -v auditwheel > /dev/null && auditwheel repair --wheel-dir dist dist/*-linux_*.whl || echo "no auditwheel: the compiled wheel is for this machine's kind of system"
 
 compiled: $(VENV)/.test ## the package compiled by mypyc beside its tests, in build/compiled
 	$(INSTALL) 'mypy == 2.4.1' 'librt >= 0.17, < 0.18'
+	rm -rf build/compiled
 	REPLOG_COMPILED=1 $(BIN)/python setup.py -q build --build-lib build/compiled
-	rm -rf build/compiled/tests && cp -r tests benchmarks pyproject.toml docs README.md build/compiled
+	cp -r tests benchmarks pyproject.toml docs README.md build/compiled
 
 unit-compiled: compiled ## tests in memory of what is compiled
 	cd build/compiled && PYTHONPATH=. $(CURDIR)/$(BIN)/python -m pytest -m 'not clients and not spark and not long and not more' tests/wire tests/log tests/net tests/api tests/replication
+
+traces: compiled ## SEEDS short seeds of the simulation FROM one on, plain and compiled: the same to the byte of their traces
+	$(BIN)/python -m tests.simulation.traces --seeds $(SEEDS) --from $(FROM) > build/traces-plain
+	cd build/compiled && PYTHONPATH=. $(CURDIR)/$(BIN)/python -m tests.simulation.traces --seeds $(SEEDS) --from $(FROM) > ../traces-compiled
+	diff build/traces-plain build/traces-compiled && echo "equal"
 
 bench: $(VENV)/.test ## the figures of benchmarks/README.md
 	$(BIN)/python -m benchmarks.compare

@@ -1,5 +1,8 @@
 """What is compiled (`compiled/modules.txt`) can be: the names are there, nothing stands among them
 that mypyc gets wrong, and who extends a compiled class may.
+
+Not here: loops that mypyc gets wrong (`tests/loops.py`), that a compiled broker does what a plain
+one does (`make traces`).
 """
 
 import ast
@@ -24,6 +27,14 @@ WRONG = {
 def classes(path: Path) -> list[ast.ClassDef]:
     tree = ast.parse(path.read_text())
     return [each for each in ast.walk(tree) if isinstance(each, ast.ClassDef)]
+
+
+def test_a_compiled_class_with_a_length_says_when_it_is_true() -> None:
+    """Mypyc holds an optional one for true where it is not None: it looks for `__bool__` only."""
+    for path in FILES:
+        for cls in classes(path):
+            methods = {each.name for each in cls.body if isinstance(each, ast.FunctionDef)}
+            assert "__len__" not in methods or "__bool__" in methods, (path.name, cls.name)
 
 
 def test_each_module_and_family_is_there() -> None:

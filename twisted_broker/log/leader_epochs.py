@@ -60,6 +60,9 @@ class LeaderEpochFileCache:
     def __len__(self) -> int:
         return len(self.epochs)
 
+    def __bool__(self) -> bool:
+        return bool(self.epochs)
+
     def entries(self) -> list[tuple[int, int]]:
         return list(zip(self.epochs, self.start_offsets, strict=True))
 

@@ -59,6 +59,9 @@ class OpenFiles:
     def __len__(self) -> int:
         return len(self._open)
 
+    def __bool__(self) -> bool:
+        return bool(self._open)
+
     def _evict(self, most: int | None = None) -> None:
         """Second chance: the first visit spares a file that was used, the next one closes it.
         `most`: how many files are visited; later calls close what is still too much.

@@ -144,6 +144,9 @@ class LogSegments:
     def __len__(self) -> int:
         return len(self._all)
 
+    def __bool__(self) -> bool:
+        return bool(self._all)
+
     def __iter__(self) -> Iterator[LogSegment]:
         return iter(self._all)
 

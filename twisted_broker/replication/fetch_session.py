@@ -200,6 +200,9 @@ class FetchSessionCache:
     def __len__(self) -> int:
         return len(self._sessions)
 
+    def __bool__(self) -> bool:
+        return bool(self._sessions)
+
     @property
     def partitions(self) -> int:
         """NumIncrementalFetchPartitionsCached."""

@@ -233,6 +233,9 @@ class IdlePartitions:
     def __len__(self) -> int:
         return len(self._reads)
 
+    def __bool__(self) -> bool:
+        return bool(self._reads)
+
     @property
     def requests(self) -> list[FetchPartitionRequest]:
         """What its client fetches of them."""

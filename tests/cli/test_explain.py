@@ -44,7 +44,7 @@ def serve() -> Iterator[Serve]:
     def make(told: Any) -> str:
         class Telling(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                known = told is not None and self.path == "/explain/t/0"
+                known = told is not None and self.path in ("/explain/t/0", "/explain/a%2Fgroup")
                 body = json.dumps(told).encode() if known else b"broker 9 knows no such partition\n"
                 self.send_response(200 if known else 404)
                 self.send_header("content-length", str(len(body)))
@@ -250,3 +250,71 @@ def test_an_address_where_something_else_answers(serve: Serve, answer: Any) -> N
         and "it cannot be reached" in result.stderr
         and result.exception.__class__ is SystemExit
     )
+
+
+def test_a_group_is_explained(serve: Serve) -> None:
+    """Without a partition: by its coordinator; the others do not know it."""
+    member = {
+        "instance": None,
+        "client": "c",
+        "host": "/10.0.0.1",
+        "protocol": "consumer",
+        "epoch": 3,
+        "state": "STABLE",
+    }
+    told = {
+        "broker": 1,
+        "group": "a/group",
+        "kind": "consumer",
+        "state": "Reconciling",
+        "epoch": 4,
+        "assignment_epoch": 3,
+        "why": ["a reason"],
+        "members": [
+            member
+            | {
+                "member": "m1",
+                "assigned": {"t": [0, 1]},
+                "to_give_up": {"t": [2]},
+                "waits_for": [],
+                "why": ["it waits"],
+            },
+            member
+            | {
+                "member": "m2",
+                "instance": "i",
+                "assigned": {},
+                "to_give_up": {},
+                "waits_for": [],
+                "why": [],
+            },
+        ],
+    }
+    knows, other = serve(told), serve(None)
+    result = run("a/group", "--status", other, "--status", knows)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines() == [
+        "a/group: a consumer group, Reconciling, epoch 4, target of epoch 3; members 2; "
+        f"coordinator broker 1 ({knows})",
+        "  a reason",
+        "",
+        "member m1 (c at 10.0.0.1), consumer, at epoch 3",
+        "  has: t 0, 1",
+        "  is to give up: t 2",
+        "  it waits",
+        "",
+        "member m2, instance i (c at 10.0.0.1), consumer, at epoch 3",
+    ]
+    classic = {
+        "broker": 1,
+        "group": "g",
+        "kind": "classic",
+        "state": "Stable",
+        "generation": 2,
+        "leader": "m",
+        "why": [],
+        "members": [],
+    }
+    result = run("a/group", "--status", serve(classic))
+    assert result.stdout.startswith("g: a classic group, Stable, generation 2; members 0; ")
+    assert run("nobody", "--status", other).exit_code == 1

@@ -20,6 +20,12 @@ from twisted_broker.interfaces import TopicPartition
 from twisted_broker.settings import ConfigError
 from twisted_broker.status import http_server
 from twisted_broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from twisted_broker.wire.messages.offsets import (
+    FindCoordinatorRequest,
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 
 
 @pytest.fixture
@@ -54,6 +60,27 @@ def test_a_partition_is_explained_as_json(broker: MemoryBroker) -> None:
         and told["metadata"]["isr"] == [1]
         and told["metadata"]["offset"] > 0
     )
+
+
+def test_a_group_is_explained_as_json(broker: MemoryBroker) -> None:
+    """By its coordinator; the reasons are in `test_group_explanation.py`."""
+    broker.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=["a/g"]), 4)
+    broker.pass_time(1)
+    create(broker, "t")
+    committed = OffsetCommitRequestTopic(
+        name="t", partitions=[OffsetCommitRequestPartition(partition_index=0, committed_offset=1)]
+    )
+    broker.ask(OffsetCommitRequest(group_id="a/g", topics=[committed]), 8)
+    assert Looking(broker).json("/explain/a%2Fg") == {
+        "broker": 1,
+        "group": "a/g",
+        "kind": "classic",
+        "state": "Empty",
+        "generation": 0,
+        "leader": None,
+        "why": [],
+        "members": [],
+    }
 
 
 def test_a_waiting_consumer_is_seen(broker: MemoryBroker) -> None:

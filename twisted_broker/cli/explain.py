@@ -27,7 +27,8 @@ _TIMEOUT_SECONDS = 5.0
 class Answer:
     """What one broker answered.
 
-    `state` is None: `error` says why; `knows` False: it answered that there is no such partition.
+    `state` is None: `error` says why; `knows` False: it answered that there is no such partition or
+    group.
     """
 
     address: str
@@ -60,23 +61,24 @@ def addresses_in(path: Path) -> list[tuple[str, str]]:
     return found
 
 
-def query_all(targets: Sequence[tuple[str, str]], topic: str, partition: int) -> list[Answer]:
-    """In the order of `targets`: (node id or "", HOST:PORT)."""
+def query_all(targets: Sequence[tuple[str, str]], name: str, partition: int | None) -> list[Answer]:
+    """In the order of `targets`: (node id or "", HOST:PORT). `name` is a topic's, without a
+    partition a group's.
+    """
+    path = f"/explain/{quote(name, safe='')}"
+    if partition is not None:
+        path += f"/{partition}"
     with ThreadPoolExecutor(max_workers=min(32, len(targets))) as pool:
-        return list(pool.map(lambda target: query(target[0], target[1], topic, partition), targets))
+        return list(pool.map(lambda target: query(target[0], target[1], path), targets))
 
 
-def query(node: str, address: str, topic: str, partition: int) -> Answer:
+def query(node: str, address: str, path: str) -> Answer:
     """Never raises."""
     host, _, port = address.rpartition(":")
     try:
         connection = HTTPConnection(host or "127.0.0.1", int(port), timeout=_TIMEOUT_SECONDS)
         try:
-            connection.request(
-                "GET",
-                f"/explain/{quote(topic, safe='')}/{partition}",
-                headers={"Connection": "close"},
-            )
+            connection.request("GET", path, headers={"Connection": "close"})
             response = connection.getresponse()
             body = response.read()
         finally:
@@ -96,5 +98,5 @@ def query(node: str, address: str, topic: str, partition: int) -> Answer:
 
 
 def is_known(answers: Iterable[Answer]) -> bool:
-    """Whether any broker knows the partition."""
+    """Whether any broker knows the partition, or the group."""
     return any(answer.state is not None for answer in answers)

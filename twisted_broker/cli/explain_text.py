@@ -3,12 +3,14 @@
 Owns the order and the lines: first a summary, then the state of each broker's replica, the leader's
 first.
 
+Of a group its state first, then each member with what it has and what it waits for.
+
 1. When several brokers say that they lead, the one with the highest leader epoch counts.
 2. What is in order has a line, too.
 3. A leader that was not queried is named, with the option that queries it.
 
 Source: our own. Not here: the queries (`cli/explain.py`), the reasons
-(`replication/explain`).
+(`replication/explain`, `coordinator/group_explanation.py`).
 """
 
 from __future__ import annotations
@@ -41,6 +43,45 @@ def explain_lines(topic: str, partition: int, answers: Sequence[Answer]) -> Iter
                 f"{f'broker {answer.node}' if answer.node else 'the broker'} at "
                 f"{answer.address}: {answer.error}"
             )
+
+
+def explain_group_lines(answers: Sequence[Answer]) -> Iterator[str]:
+    """Lines without their ends, out of the answers that have a state: its coordinator's, and in a
+    change of coordinators perhaps another's.
+    """
+    for answer in answers:
+        group = answer.state
+        if group is None:
+            continue
+        at = (
+            f"generation {group['generation']}"
+            if "generation" in group
+            else f"epoch {group['epoch']}, target of epoch {group['assignment_epoch']}"
+        )
+        yield (
+            f"{group['group']}: a {group['kind']} group, {group['state']}, {at}; members "
+            f"{len(group['members'])}; coordinator broker {answer.node} ({answer.address})"
+        )
+        yield from (f"  {why}" for why in group["why"])
+        for member in group["members"]:
+            yield ""
+            yield from _member_lines(member)
+
+
+def _member_lines(member: State) -> Iterator[str]:
+    text = f"member {member['member']}"
+    if member.get("instance"):
+        text += f", instance {member['instance']}"
+    if "client" in member:
+        text += f" ({member['client']} at {member['host'].lstrip('/')}), {member['protocol']}"
+    if "epoch" in member:
+        text += f", at epoch {member['epoch']}"
+    yield text
+    for name, what in (("assigned", "has"), ("to_give_up", "is to give up")):
+        if member.get(name):
+            topics = (f"{topic} {_list(numbers)}" for topic, numbers in member[name].items())
+            yield f"  {what}: {'; '.join(topics)}"
+    yield from (f"  {why}" for why in member.get("why", ()))
 
 
 def _sort_key(answer: Answer) -> tuple[int, int, int]:

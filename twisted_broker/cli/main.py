@@ -133,8 +133,8 @@ def verify(
 
 
 @main.command()
-@click.argument("topic")
-@click.argument("partition", type=WholeNumber(min=0))
+@click.argument("name", metavar="TOPIC|GROUP")
+@click.argument("partition", type=WholeNumber(min=0), required=False)
 @click.option(
     "--run-file",
     "run_files",
@@ -153,19 +153,21 @@ def verify(
     "--json", "as_json", is_flag=True, help="The answer of each broker, one JSON object per line."
 )
 def explain(
-    topic: str,
-    partition: int,
+    name: str,
+    partition: int | None,
     run_files: tuple[Path, ...],
     statuses: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Explain the state of PARTITION of TOPIC: its leader, which replicas are out of sync and why,
-    which of them the high watermark waits for, what was truncated.
+    which of them the high watermark waits for, what was truncated. Without PARTITION, of GROUP:
+    what each member has, and which partitions it waits for, and whose they are.
 
-    Queries every broker named. The exit status is 1 when none of them knows the partition.
+    Queries every broker named. The exit status is 1 when none of them knows the partition or the
+    group.
     """
     from twisted_broker.cli.explain import NoStatus, addresses_in, is_known, query_all
-    from twisted_broker.cli.explain_text import explain_lines
+    from twisted_broker.cli.explain_text import explain_group_lines, explain_lines
 
     targets = [("", address) for address in statuses]
     missing = []
@@ -181,7 +183,7 @@ def explain(
         )
     for line in missing:
         click.echo(line, err=True)
-    answers = query_all(targets, topic, partition)
+    answers = query_all(targets, name, partition)
     if as_json:
         for answer in answers:
             click.echo(
@@ -194,7 +196,12 @@ def explain(
                 )
             )
     elif is_known(answers):
-        for line in explain_lines(topic, partition, answers):
+        lines = (
+            explain_group_lines(answers)
+            if partition is None
+            else explain_lines(name, partition, answers)
+        )
+        for line in lines:
             click.echo(line)
     else:
         for answer in answers:

@@ -113,11 +113,13 @@ class ConsumerGroupRunner(GroupRunner[ConsumerGroup]):
         def decide() -> Generator[None, None, Decision]:
             environment = self._environment(group)
             records = yield from upgrade.records(environment)
+            leading = list(self._leading[group])
             for number, record in enumerate(records, 1):
                 group.apply(record)
+                leading.append(encode_record(record))
                 if number % RECORDS_PER_STEP == 0:
                     yield
-            self._leading[group] = [*self._leading[group], *map(encode_record, records)]
+            self._leading[group] = leading
             decision = yield from heartbeat(group, request, environment)
             decision.timers[:0] = upgrade.timers()
             return decision

@@ -252,9 +252,11 @@ class GroupRunner(Generic[G]):
         self._carry_out(group, job, decision)
 
     def _carry_out(self, group: G, job: Job, decision: Decision) -> None:
-        decision.apply(group)
+        if decision.successor is None:
+            decision.apply(group)
         self._set_timers(group, decision)
         if decision.successor is not None:
+            # Its tombstones are not applied: nobody looks at it any more.
             self._keeper.downgraded(group, decision.successor, decision.must_rebalance)
         if job.answer is not None and decision.answer is not None:
             self._commits.answer(group, job.answer, decision.answer)

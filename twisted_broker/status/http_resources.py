@@ -1,5 +1,5 @@
 """What is served over HTTP: the pages `/`, `/topics/TOPIC` and `/explain/TOPIC/PARTITION` (JSON for
-programs), `/live/`, `/metrics`, `/healthz`, `/readyz`.
+programs), `/explain/GROUP` (JSON), `/live/`, `/metrics`, `/healthz`, `/readyz`.
 
 Owns the resources, the site and its connections. Only reads; anything else is refused in one line.
 
@@ -59,7 +59,8 @@ _REASONS = {
     431: b"Request Header Fields Too Large",
 }
 _PATHS = (
-    b"there are /, /topics/TOPIC, /explain/TOPIC/PARTITION, /live/, /metrics, /healthz, /readyz\n"
+    b"there are /, /topics/TOPIC, /explain/TOPIC/PARTITION, /explain/GROUP, /live/, /metrics, "
+    b"/healthz, /readyz\n"
 )
 _logger = Logger(namespace="replog.status")
 
@@ -154,6 +155,8 @@ class StatusResource(Resource):
             if page is not None:
                 return 200, _HTML, page
             return 404, _TEXT, f"node {self._node} knows no topic {parts[1]!r}\n".encode()
+        if len(parts) == 2 and parts[0] == "explain":
+            return await self._explain_group(pauses, parts[1])
         if len(parts) == 3 and parts[0] == "explain":
             return await self._explain(request, pauses, parts[1], parts[2])
         return 404, _TEXT, _PATHS
@@ -183,6 +186,14 @@ class StatusResource(Resource):
     @property
     def _node(self) -> int:
         return self._view.parts.node_id
+
+    async def _explain_group(self, pauses: Pauses, group: str) -> tuple[int, str, bytes]:
+        found: list[dict[str, Any]] = []
+        await pauses.run(self._view.describe_group(group, found))
+        if not found:
+            line = f"broker {self._node} coordinates no group {group!r}\n"
+            return 404, _TEXT, line.encode()
+        return 200, _JSON, json.dumps(found[0], indent=1).encode() + b"\n"
 
     async def _explain(
         self, request: Request, pauses: Pauses, topic: str, text: str

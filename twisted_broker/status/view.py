@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, Protocol
 
+from twisted_broker.coordinator.group_explanation import explain_group
 from twisted_broker.image.metadata_image import MetadataImage
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.replication.explain.explanation import (
@@ -198,6 +199,20 @@ class BrokerView:
         else:
             found = asdict(self.explanation(held, self.now()))
         return found | {"metadata": metadata}
+
+    def describe_group(self, group_id: str, found: list[dict[str, Any]]) -> Iterator[None]:
+        """Puts the group as JSON into `found`, in steps; nothing where this broker does not
+        coordinate it.
+        """
+        image, coordinator = self.image, self.parts.groups
+        if image is None or coordinator is None:
+            return
+        for shard in list(coordinator.runtime.shards.values()):
+            entry = shard.groups.get(group_id)
+            if entry is not None:
+                told = yield from explain_group(entry.group, image)
+                found.append({"broker": self.parts.node_id} | told)
+                return
 
     @property
     def image(self) -> MetadataImage | None:

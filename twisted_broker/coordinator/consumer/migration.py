@@ -20,7 +20,8 @@ what classic members request of a consumer group (`classic_members.py`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator
+from collections.abc import Collection, Generator, Iterable
+from itertools import chain
 
 from twisted_broker.coordinator.classic_group import (
     CONSUMER_PROTOCOL_TYPE,
@@ -53,6 +54,7 @@ from twisted_broker.wire.messages.group_records import ClassicMemberMetadata, Cl
 
 # Each is read and written: some 50 us (`turns.py`, invariant 4).
 MEMBERS_PER_STEP = 20
+RECORDS_PER_STEP = 50
 
 
 # classic to consumer
@@ -89,13 +91,14 @@ class Upgrade:
         names = {name for each in members for name in each.names}
         metadata_hash = yield from environment.hashes.of_group(environment.image, names)
         group_id, epoch = self._group_id, self._generation
-        return [
-            *(each.metadata_record(group_id) for each in members),
-            epoch_record(group_id, epoch, metadata_hash),
-            *(target_record(group_id, each.member_id, each.assigned) for each in members),
-            target_epoch_record(group_id, epoch, NEVER_ASSIGNED_MS),
-            *(each.assignment_record(group_id) for each in members),
-        ]
+        made: tuple[Iterable[StoredRecord], ...] = (
+            (each.metadata_record(group_id) for each in members),
+            [epoch_record(group_id, epoch, metadata_hash)],
+            (target_record(group_id, each.member_id, each.assigned) for each in members),
+            [target_epoch_record(group_id, epoch, NEVER_ASSIGNED_MS)],
+            (each.assignment_record(group_id) for each in members),
+        )
+        return (yield from _listed(chain(*made)))
 
     def timers(self) -> list[TimerChange]:
         """The session of each member begins."""
@@ -145,6 +148,16 @@ class Upgrade:
         )
 
 
+def _listed(records: Iterable[StoredRecord]) -> Generator[None, None, list[StoredRecord]]:
+    """In steps."""
+    listed = []
+    for number, record in enumerate(records, 1):
+        listed.append(record)
+        if number % RECORDS_PER_STEP == 0:
+            yield
+    return listed
+
+
 def _not_upgraded(group_id: str, why: str) -> BrokerError:
     return BrokerError(
         ErrorCode.GROUP_ID_NOT_FOUND,
@@ -177,8 +190,10 @@ def downgrade(
         return None
     classic = ClassicGroup(group.group_id, environment.wall_ms)
     classic.generation = group.epoch if epoch is None else epoch
-    for each in staying:
+    for number, each in enumerate(staying, 1):
         classic.add(_classic_member(each), CONSUMER_PROTOCOL_TYPE)
+        if number % RECORDS_PER_STEP == 0:
+            yield
     # In a log that others wrote the members may have no protocol in common.
     if len(staying) not in classic.supported_protocols.values():
         return None

@@ -1,0 +1,127 @@
+"""Why members of a group wait."""
+
+from typing import Any
+
+from tests.coordinator.broker_run import BrokerRun, subscription
+from tests.coordinator.consumer.consumer_run import ConsumerRun
+from tests.coordinator.consumer.topics import TA, image, topic
+from twisted_broker.coordinator.group_explanation import MOST_NAMED, explain_group
+from twisted_broker.wire.schema import run_whole
+
+IMAGE = image(topic("ta", TA, [[None]] * 4))
+
+
+def tas(*numbers: int) -> frozenset[tuple[bytes, int]]:
+    return frozenset((TA, number) for number in numbers)
+
+
+def consumers(**settings: Any) -> Any:
+    return ConsumerRun(IMAGE, **({"assignment_interval_ms": 0} | settings))
+
+
+def explained(group: Any) -> dict[str, Any]:
+    told: dict[str, Any] = run_whole(explain_group(group, IMAGE))
+    return told
+
+
+def members(group: Any) -> dict[str, dict[str, Any]]:
+    return {each["member"]: each for each in explained(group)["members"]}
+
+
+def test_a_member_waits_for_partitions_that_another_still_has() -> None:
+    run = consumers()
+    run.join("a")
+    run.join("b")
+    told = explained(run.group)
+    assert (told["kind"], told["state"], told["epoch"], told["why"]) == (
+        "consumer",
+        "Reconciling",
+        3,
+        [],
+    )
+    found = members(run.group)
+    (given,) = [run.group.target("b")]
+    names = ", ".join(f"ta-{number}" for _, number in sorted(given))
+    assert found["b"]["why"] == [f"it waits for {names}, which member a still has"]
+    assert found["b"]["waits_for"] == [
+        {"topic": "ta", "partition": number, "owner": "a"} for _, number in sorted(given)
+    ]
+    assert found["a"]["why"] == ["it learns its target of epoch 3 by its next heartbeat"]
+    assert found["a"]["assigned"] == {"ta": [0, 1, 2, 3]}
+    run.send("a", 2)
+    found = members(run.group)
+    assert found["a"]["why"] == [f"it was told to give up {names}, and has not said that it did"]
+    assert found["a"]["to_give_up"] == {"ta": [number for _, number in sorted(given)]}
+    assert found["b"]["why"] == [f"it waits for {names}, which member a was told to give up"]
+    run.send("a", 2, owned=run.group.members["a"].assigned.keys())
+    run.send("b", 3)
+    assert [each["why"] for each in explained(run.group)["members"]] == [[], []]
+
+
+def test_a_target_that_is_not_computed_and_a_pattern_that_is_not_resolved() -> None:
+    run = consumers(assignment_interval_ms=1_000)
+    run.join("a")
+    run.join("b", names=("ta",), pattern="t.")
+    why = explained(run.group)["why"]
+    assert why == [
+        "its target is of epoch 2; the next heartbeat after "
+        "group.consumer.assignment.interval.ms computes one",
+        "not resolved yet: the patterns t.",
+    ]
+
+
+def test_a_static_member_that_is_away() -> None:
+    run = consumers()
+    run.join("a", instance_id="i")
+    run.send("a", -2, instance_id="i")
+    assert members(run.group)["a"]["why"] == [
+        "it is away: its partitions are kept for its instance id until its session ends"
+    ]
+
+
+def test_a_classic_group_waits_for_members_and_for_its_leader() -> None:
+    run = BrokerRun()
+    first = run.join(client="one")
+    run.settle()
+    second = run.join(client="two")
+    run.settle()
+    group = next(
+        shard.groups["g"].group
+        for shard in run.coordinator.runtime.shards.values()
+        if "g" in shard.groups
+    )
+    one, two = group.members
+    assert explained(group)["why"] == [f"its rebalance waits for {one} to join"]
+    assert [each["why"] for each in explained(group)["members"]] == [
+        ["it has not joined"],
+        ["it has joined"],
+    ]
+    run.join(member=one)
+    run.settle()
+    assert second.called and first.called
+    assert explained(group)["why"] == [f"it waits for the assignment of its leader, {one}"]
+    assert members(group)[two]["why"] == ["it has not sent its SyncGroup"]
+
+
+def test_a_first_rebalance_waits_for_more() -> None:
+    run = BrokerRun(initial_rebalance_delay_ms=3_000)
+    run.join(protocols={"range": subscription("t")})
+    (group,) = (
+        shard.groups["g"].group
+        for shard in run.coordinator.runtime.shards.values()
+        if "g" in shard.groups
+    )
+    assert explained(group)["why"] == [
+        "its first rebalance waits for more members (group.initial.rebalance.delay.ms)"
+    ]
+
+
+def test_many_partitions_are_counted_in_a_reason_and_given_whole() -> None:
+    many = image(topic("ta", TA, [[None]] * 40))
+    run = ConsumerRun(many, assignment_interval_ms=0)
+    run.join("a")
+    run.join("b")
+    told = run_whole(explain_group(run.group, many))
+    (waits,) = [each for each in told["members"] if each["member"] == "b"]
+    assert len(waits["waits_for"]) == 20
+    assert f"and {20 - MOST_NAMED} more" in waits["why"][0]

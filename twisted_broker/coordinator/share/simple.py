@@ -71,6 +71,7 @@ def _share_out(
     most = [-(-total * (i + 1) // count) + (-total * i // count) for i in range(count)]
     readers: dict[TopicIdPartition, list[int]] = {each: [] for each in partitions}
     shares: list[set[TopicIdPartition]] = []
+    work = 0
     for member, owned in enumerate(before):
         # Those that few have are kept first, so that little must be handed out anew.
         kept = [each for each in owned if each in readers and len(readers[each]) < sharing]
@@ -78,7 +79,10 @@ def _share_out(
         shares.append(set(kept[: most[member]]))
         for each in shares[-1]:
             readers[each].append(member)
-        yield
+        work += 1 + len(owned)
+        if work >= ASSIGNED_PER_STEP:
+            work = 0
+            yield
     open_members = [i for i in range(count) if len(shares[i]) < most[i]]
     turn = 0
     for number, partition in enumerate(partitions, 1):

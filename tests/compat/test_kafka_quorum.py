@@ -7,6 +7,7 @@ KAFKA_JARS: a folder of Apache Kafka 4.3's jars (`make test-java`). Some minutes
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -285,6 +286,51 @@ def test_leaders_of_a_mixed_quorum_are_killed(
     quorum.view.check_once(writer)
     assert {f"t{number}" for number in range(7)} <= set(quorum.view.admin.list_topics().topics)
     assert max(gaps) < LONGEST_GAP + 3
+
+
+@pytest.mark.parametrize("kinds", [(JAVA, JAVA, OURS), (OURS, OURS, JAVA)])
+def test_a_follower_that_is_stopped_or_killed_changes_no_epoch(
+    new_quorum: MixedQuorum, kinds: tuple[str, ...]
+) -> None:
+    """QU 3.20, 8.6: SIGSTOP for 1 and 5 s, kill -9; then its log is the leader's, byte for byte."""
+    quorum = new_quorum.start(*kinds)
+    quorum.settle()
+    other = next(each for each in quorum.places.values() if kinds.count(each.kind) == 1)
+    if quorum.leader is other:
+        other.kill()
+        quorum.create("another leads")
+        other.spawn()
+        quorum.settle()
+    epoch, number = quorum.described().leader_epoch, 0
+    for seconds in (1, 5, 0, 0, 0):
+        assert other.member is not None and other.member.process is not None
+        if seconds:
+            other.member.process.send_signal(signal.SIGSTOP)
+            began = time.monotonic()
+            while time.monotonic() - began < seconds:
+                number += 1
+                quorum.create(f"t{number}")
+            quorum.begun_ms = time.time_ns() // 1_000_000
+            other.member.process.send_signal(signal.SIGCONT)
+        else:
+            other.kill()
+            number += 1
+            quorum.create(f"t{number}")
+            other.spawn()
+        quorum.settle()
+    assert quorum.described().leader_epoch == epoch
+    leader = quorum.leader
+    other.stop()
+    theirs, its = log_of(leader.data), log_of(other.data)
+    at = theirs.find(its[:100])
+    assert at >= 0 and len(its) > 1000
+    assert theirs[at : at + len(its)] == its
+
+
+def log_of(data: str) -> bytes:
+    """All segments of the metadata log, without room that is reserved."""
+    found = sorted(Path(data).glob("__cluster_metadata-0/*.log"))
+    return b"".join(each.read_bytes() for each in found).rstrip(b"\0")
 
 
 def test_each_place_is_taken_over_and_given_back(new_quorum: MixedQuorum) -> None:

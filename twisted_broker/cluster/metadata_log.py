@@ -797,8 +797,11 @@ class MetadataLog(MetadataStore):
         """
         if self._has_proposed and not self._is_carrying:
             self._has_proposed = False
-            self.tick()  # comes here again
-            return
+            if not self.is_alone:
+                self.tick()  # comes here again
+                return
+            for each in self.raft.proposed():
+                self._store(each)
         if self._syncing or self.is_over or self._durable_seq >= self._written_seq:
             return
         self._syncing = True

@@ -155,6 +155,15 @@ class Outbox:
         found, self._found = self._found, []
         return found
 
+    def take_appends(self) -> list[Append]:
+        """What was written; the rest stays."""
+        found = [each for each in self._found if isinstance(each, Append)]
+        if len(found) < len(self._found):
+            self._found = [each for each in self._found if not isinstance(each, Append)]
+        else:
+            self._found = []
+        return found
+
     def add(self, consequence: Consequence) -> None:
         self._found.append(consequence)
 

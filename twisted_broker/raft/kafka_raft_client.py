@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from twisted_broker.raft.consequences import Consequence, Stop
+from twisted_broker.raft.consequences import Append, Consequence, Stop
 from twisted_broker.raft.election_state import ElectionState
 from twisted_broker.raft.elections import Elections
 from twisted_broker.raft.fetch_requests import FetchRequests
@@ -150,6 +150,10 @@ class KafkaRaftClient:
         leads that epoch no more. The consequences come with the next input.
         """
         return self.node.append_own((), data, count) if self.leads(epoch) else -1
+
+    def proposed(self) -> list[Append]:
+        """What `propose` wrote, for the only voter: nobody waits for it before it is durable."""
+        return self.node.out.take_appends()
 
     def persisted(self, seq: int, now_ms: float) -> list[Consequence]:
         """That write, and all before it, are durable."""

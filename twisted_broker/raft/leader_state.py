@@ -53,6 +53,7 @@ class LeaderState:
         self.start_offset, self.granting = start_offset, granting
         self.high_watermark: int | None = None
         self.voters = voters
+        self.is_voter, self._is_alone = voters.is_voter(own), voters.is_only_voter(own)
         self.is_resigning = False
         self.updated: dict[int, VoterNode] = {}
         """kraft.version 0: what voters said with UpdateRaftVoter"""
@@ -67,15 +68,12 @@ class LeaderState:
     def grants(self, candidate: ReplicaKey, is_up_to_date: bool, pre_vote: bool) -> bool:
         return False
 
-    @property
-    def is_voter(self) -> bool:
-        return self.voters.is_voter(self.own)
-
     def set_voters(self, voters: VoterSet) -> None:
         """Those in force from now on. Who comes in keeps what was known of it."""
-        if self.voters.is_only_voter(self.own):
+        if self._is_alone:
             self._check_ms = NEVER  # it heard nobody, and need not have
         old, self.voters = self._replicas, voters
+        self.is_voter, self._is_alone = voters.is_voter(self.own), voters.is_only_voter(self.own)
         self.begin_ms = 0.0  # who comes in is told of its leader
         self._replicas = {}
         for key in voters.keys:
@@ -155,7 +153,7 @@ class LeaderState:
     @property
     def check_deadline_ms(self) -> float:
         """When it resigns without word of a majority. Alone it never does."""
-        return NEVER if self.voters.is_only_voter(self.own) else self._check_ms
+        return NEVER if self._is_alone else self._check_ms
 
     def successors(self) -> tuple[ReplicaKey, ...]:
         """The other voters, those whose logs go farthest first."""

@@ -15,7 +15,8 @@ quorum-state, and the group commit; and what leaves only when that is durable.
    them: a crash leaves all of it or nothing.
 6. A log that lacks what was committed and durable is not opened, and one that is gone is not
    started again (`metadata_check.py`). Nor is a broker's copy, which has no quorum-state.
-7. A snapshot that is fetched is in memory until it is whole.
+7. A snapshot that is fetched goes to the disk piece by piece (`snapshot_download.py`). Short of
+   descriptors it is given up; the core fetches it again after its time-out.
 
 Source: Kafka's `KafkaMetadataLog`, `KafkaRaftClient`; KIP-595, KIP-868; `RL 8.1`; QU 0.4, 1.16 to
 1.20. Not here: what is decided (`raft`); connections and timers (`raft_manager.py`); what the
@@ -48,10 +49,10 @@ from twisted_broker.cluster.records import (
     build_batch,
     filled_in_steps,
 )
+from twisted_broker.cluster.snapshot_download import NotBegun, SnapshotDownload
 from twisted_broker.cluster.snapshots import SnapshotId, load_snapshot, quorum_of_snapshot
 from twisted_broker.image.metadata_image import MetadataImage
 from twisted_broker.interfaces import IDiskWorker, IFileSystem
-from twisted_broker.log.checkpoints import write_aside
 from twisted_broker.log.errors import (
     CheckpointError,
     LogDirFailure,
@@ -403,7 +404,8 @@ class MetadataLog(MetadataStore):
         self._written_seq = self._durable_seq = 0
         self._election: SaveElection | None = None
         self._synced_end, self._truncations = self.end_offset, 0
-        self._part = bytearray()
+        self._download = SnapshotDownload(self.files, self.directory)
+        self._downloading: SnapshotId | None = None
         self._written_ms: dict[SnapshotId, int] = {}  # as long as `snapshots`
 
     @property
@@ -638,10 +640,16 @@ class MetadataLog(MetadataStore):
                     self._fail(QuorumFailure(each.reason))
                 else:
                     self._carrier.may_end()
-            case StartSnapshot() | DropSnapshot():
-                self._part = bytearray()
+            case StartSnapshot():
+                self._downloading = SnapshotId(*each.id)
+                name = self._downloading.file_name
+                self.disk.submit(lambda: self._download.start(name), self._downloaded)
             case AppendSnapshot():
-                self._part += each.content
+                content = each.content
+                self.disk.submit(lambda: self._download.append(content), self._downloaded)
+            case DropSnapshot():
+                self._downloading = None
+                self.disk.submit(self._download.drop, self._downloaded)
             case FinishSnapshot():
                 self._finish_snapshot(SnapshotId(*each.id))
 
@@ -680,14 +688,19 @@ class MetadataLog(MetadataStore):
         finally:
             file.close()
 
+    def _downloaded(self, _: None, error: BaseException | None) -> None:
+        if error is None or isinstance(error, NotBegun) or is_out_of_descriptors(error):
+            return
+        self._fail(error)
+
     def _finish_snapshot(self, snapshot: SnapshotId) -> None:
         """Durable under its name, then read."""
-        content, self._part = bytes(self._part), bytearray()
-        listener = self.quorum.listener
+        is_here, listener = self._downloading != snapshot, self.quorum.listener
+        self._downloading = None
 
         def job() -> tuple[MetadataImage, tuple[ControlRecord, ...]]:
-            if content:
-                write_aside(self.files, self.snapshot_path(snapshot), content)
+            if not is_here:
+                self._download.finish()
             image = load_snapshot(self.files, self.directory, snapshot)
             voters = quorum_of_snapshot(self.files, self.directory, snapshot, listener)
             return image, voters or ()
@@ -699,7 +712,7 @@ class MetadataLog(MetadataStore):
             if self.is_over:
                 return
             if error is not None or read is None:
-                self._fail(error or AssertionError(snapshot))
+                self._downloaded(None, error or AssertionError(snapshot))
                 return
             image, voters = read
             at = OffsetAndEpoch(*snapshot)

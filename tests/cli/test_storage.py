@@ -271,6 +271,7 @@ def test_a_voter_of_its_own_and_one_that_joins(tmp_path: Path) -> None:
     for name, option in (("a", "--standalone"), ("b", "--no-initial-controllers")):
         done = formatted("--data", tmp_path / name, *settings(*VOTER), option)
         assert done.exit_code == 0, done.output
+        assert ("a new cluster begins" in done.output) == (name == "a")
     assert (tmp_path / "a" / FIRST_VOTERS).exists()
     assert sorted(each.name for each in (tmp_path / "b").iterdir()) == [
         "bootstrap.checkpoint",

@@ -147,7 +147,7 @@ def format_storage(
         )
     for path in done.new:
         click.echo(f"formatted {path} for node {node.node_id} of cluster {done.cluster_id}")
-    if node.metadata_directory in done.new:
+    if node.metadata_directory in done.new and not no_initial_controllers:
         click.echo(
             "a new cluster begins with "
             + ", ".join(f"{name} {level}" for name, level in sorted(levels.items()) if level)

@@ -12,6 +12,7 @@ FROM ?= 0
 STATE ?= build/simulate
 REPLAY ?=
 ZOOKEEPER ?=
+CONTROLLERS ?=
 SEED ?= 1
 ROUNDS ?= 5
 MINUTES ?= 10
@@ -102,8 +103,8 @@ demo-pipeline: $(VENV)/.test ## a year of flights: cluster, table, topic, table 
 	$(BIN)/python -m replog_pipeline.machine.java || $(INSTALL) -e './pipeline[java]'
 	$(BIN)/replog pipeline demo $(if $(FLIGHTS),--flights $(FLIGHTS)) $(if $(filter-out file,$(origin DATA)),--data $(DATA))
 
-simulate: $(VENV)/.test ## whole clusters in memory under SEEDS seeds FROM one on, every step checked; goes on from STATE when it was stopped; ZOOKEEPER=1: members of a ZooKeeper cluster; TRACE=1: all that happens; REPLAY=file
-	$(BIN)/python -m twisted_broker.simulation $(if $(REPLAY),--replay $(REPLAY),--seeds $(SEEDS) --from $(FROM) --brokers $(NODES) --state $(STATE)$(if $(ZOOKEEPER),-zookeeper --zookeeper)) $(if $(TRACE),--trace)
+simulate: $(VENV)/.test ## whole clusters in memory under SEEDS seeds FROM one on, every step checked; goes on from STATE when it was stopped; ZOOKEEPER=1: members of a ZooKeeper cluster; CONTROLLERS=3: three, whoever is active is struck; TRACE=1: all that happens; REPLAY=file
+	$(BIN)/python -m twisted_broker.simulation $(if $(REPLAY),--replay $(REPLAY),--seeds $(SEEDS) --from $(FROM) --brokers $(NODES) --state $(STATE)$(if $(ZOOKEEPER),-zookeeper --zookeeper)$(if $(CONTROLLERS),-controllers --controllers $(CONTROLLERS))) $(if $(TRACE),--trace)
 
 mutants: $(VENV)/.test ## N random mutants of ring 0 under SEED: at least 95 % must die by unit tests, scenarios or 50 seeds; goes on when it was stopped; ARGS=--again: survivors once more
 	$(BIN)/python -m tests.mutants.run --mutants $(N) --seed $(SEED) $(ARGS)

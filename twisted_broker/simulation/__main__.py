@@ -15,7 +15,7 @@ import gc
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -25,6 +25,9 @@ from twisted_broker.simulation.checks.committed_state import Violation
 from twisted_broker.simulation.fault_schedule import RARE, WANTED
 from twisted_broker.simulation.many_seeds import ManySeeds, Outcome
 from twisted_broker.simulation.options import Options, options_of
+from twisted_broker.simulation.quorum.options import CONTROLLERS, quorum_options_of
+from twisted_broker.simulation.quorum.reach import QUORUM_WANTED
+from twisted_broker.simulation.quorum.run import QuorumRun
 from twisted_broker.simulation.reach import ENOUGH_SEEDS
 from twisted_broker.simulation.run import Run
 from twisted_broker.simulation.scenario_file import RecordedRun
@@ -60,6 +63,8 @@ class Verdict:
         kind = "liveness" if self.options.liveness else "safety"
         if self.options.zookeeper:
             kind = f"ZooKeeper {self.options.zookeeper}"
+        elif self.options.controllers > 1:
+            kind += f" with {self.options.controllers} controllers"
         return (
             f"seed {self.options.seed} {kind}: {sim.now:.0f} s, {sim.steps} steps, "
             f"{notes.acked_records} acknowledged,"
@@ -76,6 +81,7 @@ class Verdict:
         """What was found, the options, and how to see it again."""
         options = self.options
         kind = " ZOOKEEPER=1" if options.zookeeper else ""
+        kind += f" CONTROLLERS={options.controllers}" if options.controllers > 1 else ""
         replay = f"make simulate SEEDS=1 FROM={options.seed} NODES={options.brokers}{kind} TRACE=1"
         return (
             f"{self}\n  FAILED at {self.run.cluster.sim.now:.3f}: "
@@ -92,7 +98,8 @@ def run_seed(
 ) -> Verdict:
     """Runs one seed. `options`: instead of what the seed means; `kept`: see `Run`."""
     options = options if options is not None else options_of(seed, brokers)
-    run = (ZooKeeperRun if options.zookeeper else Run)(options, trace, kept)
+    usual = QuorumRun if options.controllers > 1 else Run
+    run = (ZooKeeperRun if options.zookeeper else usual)(options, trace, kept)
     began = time.perf_counter()
     violation = None
     gc.disable()  # what a dead process left must not run when the collector happens to come by
@@ -119,6 +126,13 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="members of a ZooKeeper cluster, under seeds of their own",
     )
+    parser.add_argument(
+        "--controllers",
+        type=int,
+        choices=(1, CONTROLLERS),
+        default=1,
+        help="three: whoever is active is struck",
+    )
     parser.add_argument("--trace", action="store_true", help="print everything that happens")
     parser.add_argument("--timeless", action="store_true", help="leave out how long it took")
     parser.add_argument("--quiet", action="store_true", help="print failures only")
@@ -144,7 +158,7 @@ def main(arguments: list[str] | None = None, out: TextIO = sys.stdout) -> int:
     if chosen.trace or chosen.timeless:
         return _one_after_another(chosen, out)
     seeds = range(chosen.first, chosen.first + chosen.seeds)
-    meaning = zookeeper_options_of if chosen.zookeeper else options_of
+    meaning = _meaning(chosen)
 
     def made(directory: Path | None) -> ManySeeds:
         return ManySeeds(
@@ -153,11 +167,13 @@ def main(arguments: list[str] | None = None, out: TextIO = sys.stdout) -> int:
             out,
             directory,
             chosen.jobs,
-            ZOOKEEPER_WANTED if chosen.zookeeper else WANTED,
+            _wanted(chosen),
         )
 
     many = made(chosen.state)
     kind = {"zookeeper": True} if chosen.zookeeper else {}
+    if chosen.controllers > 1:
+        kind = {"controllers": chosen.controllers}
     if not many.run(seeds, {"brokers": chosen.brokers, **kind}, chosen.quiet):
         return _STOPPED
     enough = chosen.brokers > 2 and many.total.runs >= ENOUGH_SEEDS
@@ -176,6 +192,18 @@ def main(arguments: list[str] | None = None, out: TextIO = sys.stdout) -> int:
     return _conclusion(many.failed, len(many.outcomes), out) or bool(missing)
 
 
+def _meaning(chosen: argparse.Namespace) -> Callable[[int, int], Options]:
+    if chosen.controllers > 1:
+        return quorum_options_of
+    return zookeeper_options_of if chosen.zookeeper else options_of
+
+
+def _wanted(chosen: argparse.Namespace) -> Mapping[str, str]:
+    if chosen.controllers > 1:
+        return QUORUM_WANTED
+    return ZOOKEEPER_WANTED if chosen.zookeeper else WANTED
+
+
 def _outcome(verdict: Verdict) -> tuple[Outcome, RecordedRun]:
     recorded = verdict.recorded
     text = verdict.failure() if recorded.violation else str(verdict)
@@ -185,7 +213,7 @@ def _outcome(verdict: Verdict) -> tuple[Outcome, RecordedRun]:
 def _one_after_another(chosen: argparse.Namespace, out: TextIO) -> int:
     """Each seed with all that happened, in this process."""
     failed = []
-    meaning = zookeeper_options_of if chosen.zookeeper else options_of
+    meaning = _meaning(chosen)
     for seed in range(chosen.first, chosen.first + chosen.seeds):
         verdict = run_seed(seed, trace=chosen.trace, options=meaning(seed, chosen.brokers))
         if chosen.timeless:

@@ -19,8 +19,8 @@ from twisted_broker.simulation.world import SimWorld
 
 
 class SimCluster(SimWorld):
-    """`brokers` machines n1, n2 ..; n1 is the controller too, or nothing else and one more is
-    there (`controller_only`).
+    """`brokers` machines n1, n2 ..; n1 is the controller too (n1 to n3 are, of `controllers`
+    3), or nothing else and so many more are there (`controller_only`).
 
     `settings` are those of all brokers; `directories`: how many logs are spread over.
     """
@@ -36,15 +36,20 @@ class SimCluster(SimWorld):
         trace: bool = False,
         controller_only: bool = False,
         directories: int = 1,
+        controllers: int = 1,
     ) -> None:
         super().__init__(seed, conditions, shuffle=shuffle, trace=trace)
         self.nodes = {
             f"n{number}": SimNode(
-                self, number, _settings(number, brokers, settings, controller_only, directories)
+                self,
+                number,
+                _settings(number, brokers, settings, controller_only, directories, controllers),
             )
-            for number in range(1, brokers + 1 + controller_only)
+            for number in range(1, brokers + 1 + controller_only * controllers)
         }
-        self.brokers = [name for name in self.nodes if name != "n1" or not controller_only]
+        names = list(self.nodes)
+        self.controllers = names[:controllers]
+        self.brokers = names[controllers:] if controller_only else names
         """the names of the machines that clients know"""
 
     def start(self, join_seconds: float = 0.0) -> None:
@@ -67,6 +72,7 @@ def _settings(
     settings: Mapping[str, str],
     controller_only: bool,
     directories: int,
+    controllers: int,
 ) -> dict[str, str]:
     values = dict(SAMPLE_VALUES) | {
         "node.id": str(number),
@@ -76,16 +82,21 @@ def _settings(
         "share.coordinator.state.topic.num.partitions": "2",
     }
     values["listeners"] = f"PLAINTEXT://n{number}:{CLIENT_PORT}"
-    if number == 1 and controller_only:
-        values["listeners"] = f"CONTROLLER://n1:{CONTROLLER_PORT}"
+    if number <= controllers and controller_only:
+        values["listeners"] = f"CONTROLLER://n{number}:{CONTROLLER_PORT}"
         values["process.roles"] = "controller"
-    elif number == 1:
-        values["listeners"] += f",CONTROLLER://n1:{CONTROLLER_PORT}"
+    elif number <= controllers:
+        values["listeners"] += f",CONTROLLER://n{number}:{CONTROLLER_PORT}"
     else:
         values |= {
             "process.roles": "broker",
             "controller.quorum.bootstrap.servers": f"n1:{CONTROLLER_PORT}",
         }
+    if controllers > 1:
+        values.setdefault("process.roles", "broker,controller")
+        values["controller.quorum.voters"] = ",".join(
+            f"{each}@n{each}:{CONTROLLER_PORT}" for each in range(1, controllers + 1)
+        )
     values["offsets.topic.replication.factor"] = str(min(3, brokers))
     values["transaction.state.log.replication.factor"] = str(min(3, brokers))
     values["transaction.state.log.min.isr"] = str(min(2, brokers))

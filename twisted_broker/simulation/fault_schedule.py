@@ -15,6 +15,7 @@ Source: RELIABILITY 4. Not here: which faults a seed has (`simulation/options.py
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from random import Random
 
 from twisted_broker.simulation.cluster import SimCluster
@@ -130,6 +131,10 @@ class Faults:
         self._await_next(actor("faults"), lambda random: 3 + random.random() * 3)
         if options.damages:
             self._await_next(actor("damages"), lambda random: 4 + random.random() * 8)
+        self.begin(actor)
+
+    def begin(self, actor: Callable[[str], Actor]) -> None:
+        """Further actors."""
 
     def _await_next(self, actor: Actor, gap: Callable[[Random], float]) -> None:
         following = actor.next(self.clock.seconds(), gap)
@@ -137,16 +142,24 @@ class Faults:
             self.clock.callLater(following[0], self._strike, actor, following[1])
 
     def _strike(self, actor: Actor, random: Random) -> None:
-        usual = actor.name == "faults"
-        kind = random.choice(self.options.faults if usual else self.options.damages)
-        victim = random.choice(self.injector.victims)
+        kind = random.choice(self._kinds(actor))
+        victim = random.choice(self._victims(actor))
         actor.acts(f"{kind} {victim}")
         if self.injector.ended:
             return
         if not self.injector.held:
             self._reach.fault(kind)
             self.table[kind](self.injector.drawing_from(random), self.cluster.nodes[victim])
-        self._await_next(actor, self._gap if usual else self._damage_gap)
+        self._await_next(actor, partial(self._pause, actor))
+
+    def _kinds(self, actor: Actor) -> list[str]:
+        return self.options.faults if actor.name == "faults" else self.options.damages
+
+    def _victims(self, actor: Actor) -> list[str]:
+        return self.injector.victims
+
+    def _pause(self, actor: Actor, random: Random) -> float:
+        return self._gap(random) if actor.name == "faults" else self._damage_gap(random)
 
     def _gap(self, random: Random) -> float:
         if random.random() < self.options.burst_chance:

@@ -122,6 +122,7 @@ class Run:
             trace=trace,
             controller_only=options.controller_only,
             directories=options.directories,
+            controllers=options.controllers,
         )
 
     def make_checker(self) -> ClusterChecker:

@@ -46,7 +46,7 @@ class Options:
     unclean: bool
     broker_ids: list[int]
     controller_only: bool = False
-    """n1 is the controller and no broker"""
+    """n1 is the controller and no broker; of several, all of them"""
     directories: int = 1
     """log directories of each machine"""
     acks: list[int] = field(default_factory=lambda: [-1])
@@ -86,6 +86,13 @@ class Options:
     damages: list[str] = field(default_factory=list)
     """faults that an actor of their own draws"""
     damage_seconds: float = 10.0
+    """mean time between two of these"""
+
+    controllers: int = 1
+    """the first so many machines are"""
+    controller_faults: list[str] = field(default_factory=list)
+    """of whoever is active, drawn by an actor of their own"""
+    controller_fault_seconds: float = 8.0
     """mean time between two of these"""
 
     zookeeper: str = ""

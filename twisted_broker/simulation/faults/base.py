@@ -59,7 +59,8 @@ class FaultInjector:
         self.compacted = {topic.name for topic in options.compacted}
         self.has_version_1 = 1 in options.transactional
         names = list(cluster.nodes)
-        self.victims = names[2 + options.controller_only :] if options.liveness else names
+        apart = options.controllers if options.controller_only else 0
+        self.victims = names[2 + apart :] if options.liveness else names
         self.producers = [f"p{number}" for number in range(len(options.idempotent))]
 
     @property

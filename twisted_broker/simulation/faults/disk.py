@@ -74,9 +74,11 @@ def _wait_for_disk(injector: FaultInjector, node: SimNode) -> None:
 
 def _look_at_session(injector: FaultInjector, node: SimNode) -> None:
     """Just before it goes on: whether the controller has fenced it."""
-    broker = injector.cluster.nodes["n1"].broker
-    controller = None if broker is None else broker.parts.controller
-    known = None if controller is None else controller.committed.brokers.get(node.node_id)
+    brokers = [injector.cluster.nodes[name].broker for name in injector.cluster.controllers]
+    controllers = [None if each is None else each.parts.controller for each in brokers]
+    running = [each for each in controllers if each is not None]
+    newest = max((each.committed for each in running), key=lambda each: each.offset, default=None)
+    known = None if newest is None else newest.brokers.get(node.node_id)
     if node.clock.paused and known is not None and known.fenced:
         injector.counted("session expired in a wait")
 

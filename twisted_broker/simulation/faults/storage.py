@@ -91,7 +91,7 @@ def _is_of(kind: str, path: str, node: SimNode) -> bool:
     is_copy = directory.endswith(METADATA_DIRECTORY)
     if kind == "metadata":
         kinds = (".log", ".checkpoint", last_batch.SUFFIX)
-        return is_copy and node.name != _CONTROLLER and name.endswith(kinds)
+        return is_copy and not _is_controller(node) and name.endswith(kinds)
     if is_copy or "." in posixpath.basename(directory) or not name.endswith(f".{kind}"):
         return False
     return kind != "log" or name == max(
@@ -101,12 +101,16 @@ def _is_of(kind: str, path: str, node: SimNode) -> bool:
     )
 
 
+def _is_controller(node: SimNode) -> bool:
+    return node.name == _CONTROLLER or "controller" in node.settings.get("process.roles", "")
+
+
 def lose_directory(injector: FaultInjector, node: SimNode) -> None:
     """A process dies, and one of its log directories, or its copy of the metadata, is gone."""
     directories = node.settings["log.dirs"].split(",")
-    kept = [directories[0], *_witnesses(node)] if node.name == _CONTROLLER else []
+    kept = [directories[0], *_witnesses(node)] if _is_controller(node) else []
     lost = [each for each in directories if each not in kept]
-    if node.name != _CONTROLLER:
+    if not _is_controller(node):
         lost.append(f"{directories[0]}/{METADATA_DIRECTORY}")
     if not lost:
         return

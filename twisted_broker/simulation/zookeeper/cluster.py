@@ -70,6 +70,7 @@ class ZooKeeperCluster(SimCluster):
             f"n{number}": ZooKeeperNode(self, number, _settings(number, protocol, settings))
             for number in range(1, brokers + 1)
         }
+        self.controllers: list[str] = []
         self.brokers = list(self.nodes)
         self.ensemble = Ensemble(self)
         self.ensemble.struck = counted

@@ -1,0 +1,1 @@
+"""Simulated clusters with three controllers, any of which may be struck."""

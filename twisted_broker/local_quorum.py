@@ -60,7 +60,7 @@ _FREE_PORTS = (20_000, 32_000)
 _TRIES = 200
 ONE_CONTROLLER = (
     "node 1 is the only controller, as these directories were begun with: three of them would "
-    "outlive any one (docs/OPERATIONS.md, From one controller to three)"
+    "outlive any one (docs/OPERATIONS.md, A process for each broker)"
 )
 
 

@@ -37,6 +37,7 @@ from twisted_broker.raft.kafka_raft_client import KafkaRaftClient
 from twisted_broker.raft.leader_state import LeaderState
 from twisted_broker.raft.log_view import NOTHING, Batch, LogView, OffsetAndEpoch
 from twisted_broker.raft.messages import Answer, Fetched, Read, Request
+from twisted_broker.raft.node import RaftNode
 from twisted_broker.raft.quorum_state import LocalNode, QuorumConfig
 from twisted_broker.raft.replica_key import Address, Endpoint, ReplicaKey
 from twisted_broker.raft.voter_history import ControlRecord, KRaftVersion, VoterHistory, Voters
@@ -159,17 +160,16 @@ class Node:
         local = LocalNode(self.key, (Endpoint(LISTENER, str(self.id), PORT),))
         config = QuorumConfig(auto_join=self.auto_join)
         bootstrap = [Address(str(each), PORT) for each in self.world.bootstrap]
-        self.core = KafkaRaftClient(
+        node = RaftNode(
             local,
             config,
             history,
             self.cached.view(),
             bootstrap,
             self.world.random.randrange,
-            self.cached.election,
             self.cached.committed_end,
-            self.now(),
         )
+        self.core = KafkaRaftClient(node, self.cached.election, self.now())
         self.world.check.started(self)
         self.carry_out(self.core.start(self.now()))
 

@@ -35,8 +35,6 @@ def test_what_is_missing_is_known(scraped: Scrapes) -> None:
         # Records of the formats before 0.11 are not counted.
         "kafka_server_brokertopicmetrics_producemessageconversionspersec",
         "kafka_server_brokertopicmetrics_fetchmessageconversionspersec",
-        # A quorum of one elects nobody.
-        "kafka_server_raft_metrics_election_latency_max",
     }
 
 

@@ -14,6 +14,7 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.logger import LogLevel, capturedLogs
 
+from tests.cluster.test_three_controllers import Quorum
 from tests.memory_broker import MemoryBroker
 from tests.status.looking import Looking
 from tests.test_broker import create, produce
@@ -276,6 +277,39 @@ def test_a_controllers_page_shows_the_cluster() -> None:
     assert "Controller 1" in page.whole and "Groups" not in page.text
     assert page.row("7")[3] == "fenced"
     assert "elections since its start" in page.whole and "metadata offset" in page.whole
+
+
+def test_a_quorum_is_on_the_pages_of_its_controllers() -> None:
+    """QU 5.23: the leader's has each voter and how far it is behind; a standby's names the leader
+    and its epoch, not -1; without a majority it says who lacks what. Metrics have Kafka's names.
+    """
+    quorum = Quorum()
+    leader = quorum.leader
+    assert leader is not None
+    standby, other = (node for node in (1, 2, 3) if node != leader)
+    pages = {node: Looking(quorum.nodes[node], 8080 + node) for node in (leader, standby)}
+    page = page_of(pages[leader], "/")
+    assert [page.row(f"{node}")[0] for node in (1, 2, 3)] == ["1", "2", "3"]
+    assert page.row(f"{leader}")[2] == "leads" and page.row(f"{standby}")[2] == "0"
+    metrics = pages[leader].get("/metrics")[2]
+    for line in ("number_of_voters 3", "number_of_observers 1", "uncommitted_voter_change 0"):
+        assert f"kafka_server_raft_metrics_{line}\n" in metrics
+    assert "kafka_server_raft_metrics_election_latency_max" in metrics
+    text = " ".join(page_of(pages[standby], "/").text)
+    assert f"active controller {leader}" in text and "this one is follower" in text
+    assert (
+        "epoch -1" not in text
+        and "kafka_server_raft_metrics_number_of_observers"
+        not in (pages[standby].get("/metrics")[2])
+    )
+    quorum.crash(leader)
+    quorum.crash(other)
+    pages[standby].broker.pass_time(6)
+    text = " ".join(page_of(pages[standby], "/").text)
+    assert "no controller is active" in text
+    assert f"node {standby} would vote for it, nobody refused, nodes" in text
+    assert "did not answer; a majority is 2 of nodes 1, 2, 3" in text
+    quorum.stop()
 
 
 def test_a_node_that_starts_has_a_page() -> None:

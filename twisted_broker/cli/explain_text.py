@@ -32,6 +32,9 @@ def explain_lines(topic: str, partition: int, answers: Sequence[Answer]) -> Iter
     views = [answer.state for answer in answered if answer.state is not None]
     yield _heading(topic, partition, views)
     yield from _leader_not_queried(views, answers)
+    for each in views:
+        if "no_active_controller" in each:
+            yield f"  no controller elects one now: {each['no_active_controller']}"
     for answer in answered:
         assert answer.state is not None
         yield ""

@@ -83,11 +83,13 @@ from twisted_broker.raft.control_records import control_batch, in_order
 from twisted_broker.raft.kafka_raft_client import KafkaRaftClient
 from twisted_broker.raft.log_view import Batch, LogView, OffsetAndEpoch
 from twisted_broker.raft.messages import Answer, Request, SnapshotPiece
-from twisted_broker.raft.quorum_state import LocalNode, QuorumConfig
+from twisted_broker.raft.node import RaftNode
+from twisted_broker.raft.quorum_state import LocalNode, QuorumConfig, State
 from twisted_broker.raft.replica_key import Address, Endpoint, ReplicaKey
-from twisted_broker.raft.states import NEVER
+from twisted_broker.raft.states import NEVER, CandidateState, ProspectiveState
 from twisted_broker.raft.voter_history import ControlRecord, VoterHistory
 from twisted_broker.raft.voter_set import VoterNode, VoterSet
+from twisted_broker.raft.without_leader import why_no_leader
 from twisted_broker.topic_names import METADATA_DIRECTORY
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages.metadata_records import (
@@ -368,6 +370,28 @@ Waiter = Callable[[Answer, FileSlice | None], None]
 _WRITTEN = "written"
 
 
+class ElectionTimes:
+    """How long elections of this node took, until a leader was known: `count` of them, in all
+    `total_ms`, at most `most_ms`.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.total_ms = self.most_ms = 0.0
+        self._since_ms: float | None = None
+
+    def look(self, state: State, now_ms: float) -> None:
+        """After each step."""
+        if isinstance(state, ProspectiveState | CandidateState):
+            if self._since_ms is None:
+                self._since_ms = now_ms
+        elif self._since_ms is not None and state.leader_id >= 0:
+            took, self._since_ms = now_ms - self._since_ms, None
+            self.count += 1
+            self.total_ms += took
+            self.most_ms = max(self.most_ms, took)
+
+
 class QuorumFailure(Exception):
     """The quorum contradicts what this node knows."""
 
@@ -407,6 +431,7 @@ class MetadataLog(MetadataStore):
         self._download = SnapshotDownload(self.files, self.directory)
         self._downloading: SnapshotId | None = None
         self._written_ms: dict[SnapshotId, int] = {}  # as long as `snapshots`
+        self.elections = ElectionTimes()
 
     @property
     def high_watermark(self) -> int:
@@ -445,7 +470,7 @@ class MetadataLog(MetadataStore):
             )
             raise MetadataDamage(error.path, reason) from error
         quorum, now_ms = self.quorum, self._carrier.now_ms()
-        self._raft = KafkaRaftClient(
+        node = RaftNode(
             quorum.local._replace(endpoints=in_order(endpoints, quorum.listener)),
             quorum.config,
             self.history,
@@ -453,10 +478,9 @@ class MetadataLog(MetadataStore):
             quorum.bootstrap,
             # Alone it waits for nobody, and draws nothing.
             lambda limit: 0 if self.is_alone else quorum.random_ms(limit),
-            known,
             self.committed_at_open,
-            now_ms,
         )
+        self._raft = KafkaRaftClient(node, known, now_ms)
         self._is_carrying = is_alone = self.is_alone  # what follows shares one sync
         try:
             self._carry_out(self._raft.start(now_ms))
@@ -503,6 +527,11 @@ class MetadataLog(MetadataStore):
         """Whom this node voted for in this epoch; -1: nobody."""
         voted = None if self._raft is None else self._raft.quorum.voted
         return -1 if voted is None else voted.id
+
+    @property
+    def why_no_leader(self) -> str:
+        """In one sentence, where no leader is known."""
+        return "" if self._raft is None else why_no_leader(self._raft.quorum)
 
     def leader(self) -> Answer:
         """Who leads, as far as it is known."""
@@ -580,6 +609,7 @@ class MetadataLog(MetadataStore):
                 self._carry(self._queue.popleft())
         finally:
             self._is_carrying = False
+        self.elections.look(self.raft.quorum.state, self._carrier.now_ms())
         self.sync()
         self._carrier.stepped(self)
 

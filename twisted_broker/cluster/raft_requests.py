@@ -14,7 +14,8 @@ QU 2.2, 2.3, 2.20 to 2.28. Not here: what is answered (`raft`), reading (`metada
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from twisted.internet.defer import Deferred
 
@@ -37,6 +38,19 @@ if TYPE_CHECKING:
     from twisted_broker.cluster.controller import Controller
 
 _Piece = quorum.FetchSnapshotResponsePartitionSnapshot
+ResponseT = TypeVar("ResponseT")
+_Form = tuple[Callable[..., ResponseT], Callable[..., Any], Callable[..., Any]]
+_VOTE = (quorum.VoteResponse, quorum.VoteResponseTopicData, quorum.VoteResponsePartitionData)
+_BEGIN = (
+    quorum.BeginQuorumEpochResponse,
+    quorum.BeginQuorumEpochResponseTopicData,
+    quorum.BeginQuorumEpochResponsePartitionData,
+)
+_END = (
+    quorum.EndQuorumEpochResponse,
+    quorum.EndQuorumEpochResponseTopicData,
+    quorum.EndQuorumEpochResponsePartitionData,
+)
 _ENDPOINTS_SINCE = 17  # of Fetch; Kafka 4.3.1 leaves them out of version 16, which has the field
 
 
@@ -161,16 +175,7 @@ class RaftRequests:
                 voter,
             )
         )
-        partition = quorum.VoteResponsePartitionData(
-            error_code=answer.error,
-            leader_id=answer.leader_id,
-            leader_epoch=answer.epoch,
-            vote_granted=answer.granted,
-        )
-        topic = quorum.VoteResponseTopicData(topic_name=METADATA_TOPIC, partitions=[partition])
-        return quorum.VoteResponse(
-            topics=[topic], node_endpoints=self._node_endpoints(answer, version)
-        )
+        return self._of_election(_VOTE, answer, version, vote_granted=answer.granted)
 
     async def begin_quorum_epoch(
         self, request: quorum.BeginQuorumEpochRequest, version: int
@@ -182,15 +187,7 @@ class RaftRequests:
         answer, _ = await self._ask(
             messages.BeginQuorumEpoch(named.leader_id, named.leader_epoch, endpoints, voter)
         )
-        partition = quorum.BeginQuorumEpochResponsePartitionData(
-            error_code=answer.error, leader_id=answer.leader_id, leader_epoch=answer.epoch
-        )
-        topic = quorum.BeginQuorumEpochResponseTopicData(
-            topic_name=METADATA_TOPIC, partitions=[partition]
-        )
-        return quorum.BeginQuorumEpochResponse(
-            topics=[topic], node_endpoints=self._node_endpoints(answer, version)
-        )
+        return self._of_election(_BEGIN, answer, version)
 
     async def end_quorum_epoch(
         self, request: quorum.EndQuorumEpochRequest, version: int
@@ -206,14 +203,22 @@ class RaftRequests:
                 named.leader_id, named.leader_epoch, tuple(successors), _endpoints_of(request)
             )
         )
-        partition = quorum.EndQuorumEpochResponsePartitionData(
-            error_code=answer.error, leader_id=answer.leader_id, leader_epoch=answer.epoch
+        return self._of_election(_END, answer, version)
+
+    def _of_election(
+        self, form: _Form[ResponseT], answer: Answer, version: int, **more: bool
+    ) -> ResponseT:
+        """The answer to Vote, BeginQuorumEpoch or EndQuorumEpoch."""
+        response, topic, partition = form
+        found = partition(
+            error_code=answer.error,
+            leader_id=answer.leader_id,
+            leader_epoch=answer.epoch,
+            **more,
         )
-        topic = quorum.EndQuorumEpochResponseTopicData(
-            topic_name=METADATA_TOPIC, partitions=[partition]
-        )
-        return quorum.EndQuorumEpochResponse(
-            topics=[topic], node_endpoints=self._node_endpoints(answer, version)
+        return response(
+            topics=[topic(topic_name=METADATA_TOPIC, partitions=[found])],
+            node_endpoints=self._node_endpoints(answer, version),
         )
 
     # the voters

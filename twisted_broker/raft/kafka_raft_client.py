@@ -16,7 +16,7 @@ Source: Kafka's `KafkaRaftClient`; QU 0.3, 0.4, 2.31 to 2.36. Driven by
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from twisted_broker.raft.consequences import Append, Consequence, Stop
 from twisted_broker.raft.election_state import ElectionState
@@ -24,7 +24,7 @@ from twisted_broker.raft.elections import Elections
 from twisted_broker.raft.fetch_requests import FetchRequests
 from twisted_broker.raft.follower import Follower
 from twisted_broker.raft.leader_state import LeaderState
-from twisted_broker.raft.log_view import LogView, OffsetAndEpoch
+from twisted_broker.raft.log_view import OffsetAndEpoch
 from twisted_broker.raft.messages import (
     AddRaftVoter,
     Answer,
@@ -39,8 +39,6 @@ from twisted_broker.raft.messages import (
     Vote,
 )
 from twisted_broker.raft.node import RaftNode
-from twisted_broker.raft.quorum_state import LocalNode, QuorumConfig
-from twisted_broker.raft.replica_key import Address
 from twisted_broker.raft.states import (
     NEVER,
     CandidateState,
@@ -50,7 +48,7 @@ from twisted_broker.raft.states import (
     UnattachedState,
 )
 from twisted_broker.raft.voter_changes import VoterChanges
-from twisted_broker.raft.voter_history import ControlRecord, VoterHistory
+from twisted_broker.raft.voter_history import ControlRecord
 from twisted_broker.wire.errors import ErrorCode
 
 _OTHER_LEADER = (ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -58,24 +56,11 @@ _STEPS = 20
 
 
 class KafkaRaftClient:
-    """`stored`: of quorum-state; `committed_end`: what is known to be committed. `node` has what is
-    known, to read.
-    """
+    """`node` has what is known, to read; `stored`: of quorum-state."""
 
-    def __init__(
-        self,
-        local: LocalNode,
-        config: QuorumConfig,
-        history: VoterHistory,
-        log: LogView,
-        bootstrap: Sequence[Address],
-        random_ms: Callable[[int], int],
-        stored: ElectionState | None,
-        committed_end: int,
-        now_ms: float,
-    ) -> None:
-        self.node = RaftNode(local, config, history, log, bootstrap, random_ms, committed_end)
-        self.quorum = self.node.quorum
+    def __init__(self, node: RaftNode, stored: ElectionState | None, now_ms: float) -> None:
+        self.node = node
+        self.quorum = node.quorum
         self._elections = Elections(self.node)
         self._follower = Follower(self.node)
         self._fetches = FetchRequests(self.node)
@@ -83,7 +68,7 @@ class KafkaRaftClient:
         self.wake_at_ms = NEVER
         self._stop_by_ms = NEVER
         self._hands_over = False
-        self.quorum.start(stored, log, now_ms)
+        self.quorum.start(stored, node.log, now_ms)
         self._state = self.quorum.state
 
     def start(self, now_ms: float) -> list[Consequence]:

@@ -91,6 +91,17 @@ def raft_leader(out: Exposition, found: Any, rates: Rates) -> None:
     log = found.log
     leader = log.leader()
     latency = rates.ratio("commit", found.commit_seconds * 1000, found.commits)
+    elections, raft = log.elections, log.raft
+    is_leader = raft.quorum.is_leader
+    leading: list[tuple[str, str, float]] = []
+    if is_leader:
+        _, observers = raft.quorum.state.described(found.runtime.now_ms())
+        changed_at = log.history.voters_offset
+        pending = changed_at is not None and changed_at >= max(0, log.high_watermark)
+        leading = [
+            ("number-of-observers", "nodes that fetch and do not vote.", len(observers)),
+            ("uncommitted-voter-change", "1 while a change of the voters waits.", int(pending)),
+        ]
     _raft(
         out,
         log.state,
@@ -102,9 +113,26 @@ def raft_leader(out: Exposition, found: Any, rates: Rates) -> None:
         (
             "append-records-rate",
             "records appended a second, since the scrape before.",
-            rates.of("append", log.end_offset) or 0.0,
+            (rates.of("append", log.end_offset) or 0.0) if is_leader else 0.0,
         ),
-        ("fetch-records-rate", "records fetched a second: the leader fetches none.", 0.0),
+        (
+            "fetch-records-rate",
+            "records fetched a second, since the scrape before: the leader fetches none.",
+            0.0 if is_leader else (rates.of("append", log.end_offset) or 0.0),
+        ),
+        ("number-of-voters", "nodes that vote.", len(raft.quorum.voters.ids)),
+        *leading,
+        (
+            "election-latency-avg",
+            "ms from the beginning of an election of this node until a leader is known, since the "
+            "scrape before.",
+            rates.ratio("election", elections.total_ms, elections.count),
+        ),
+        (
+            "election-latency-max",
+            "the longest of these since the start, in ms.",
+            elections.most_ms,
+        ),
         (
             "commit-latency-avg",
             "ms from the append of a change until it is durable, since the scrape before.",

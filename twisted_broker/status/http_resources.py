@@ -209,6 +209,10 @@ class StatusResource(Resource):
                 _TEXT,
                 f"broker {self._node} knows no partition {text!r} of {topic!r}\n".encode(),
             )
+        controller = self._view.parts.controller
+        why = "" if controller is None else controller.log.why_no_leader
+        if why:
+            found["no_active_controller"] = why
         # Programs get JSON, and so does whoever wants it; a browser names what it shows.
         request.setHeader("vary", "accept")
         if b"text/html" in (request.getHeader(b"accept") or b"") and (request.args or {}).get(

@@ -108,6 +108,13 @@ def troubles_of_controller(observer: Any) -> Iterator[Trouble]:
         )
 
 
+def troubles_of_quorum(controller: Any) -> Iterator[Trouble]:
+    """Of a controller that knows of no leader of the metadata log."""
+    why = "" if controller is None else controller.log.why_no_leader
+    if why:
+        yield Trouble(f"no controller is active: {why}")
+
+
 def troubles_of_replicas(replicas: Any, now: Any, found: list[Trouble]) -> Iterator[None]:
     """Replicas of this broker that are not served or not fetched any more."""
     count = 0

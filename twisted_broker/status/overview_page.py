@@ -26,6 +26,7 @@ from twisted_broker import __version__
 from twisted_broker.image.entries import BrokerRegistration
 from twisted_broker.image.metadata_image import EMPTY, MetadataImage
 from twisted_broker.java_numbers import is_digits
+from twisted_broker.raft.leader_state import LeaderState, ReplicaState
 from twisted_broker.replication.explain.reasons import duration
 from twisted_broker.status.cluster_state import (
     MIN_ISR,
@@ -59,6 +60,7 @@ from twisted_broker.status.local_state import (
     troubles_of_cleaner,
     troubles_of_controller,
     troubles_of_directories,
+    troubles_of_quorum,
     troubles_of_replicas,
 )
 from twisted_broker.status.view import BrokerView
@@ -136,6 +138,7 @@ async def overview(view: BrokerView, pauses: Pauses, wanted: Wanted) -> bytes:
         unclean = list(troubles_of_cleaner(parts.log_manager.cleaner.uncleanable))
     troubles = [
         *troubles_of_controller(parts.metadata),
+        *troubles_of_quorum(parts.controller),
         *troubles_of_directories(
             found, 0 if parts.log_manager is None else parts.log_manager.free_space.limit
         ),
@@ -162,6 +165,21 @@ async def overview(view: BrokerView, pauses: Pauses, wanted: Wanted) -> bytes:
             )
         ),
     )
+
+
+def number_or_none(node: int) -> str:
+    """A node that may not be known."""
+    return f"{node}" if node >= 0 else "none is known"
+
+
+def _standing(voter: ReplicaState, log: Any, now: Any) -> tuple[str, str, str]:
+    """Its end, how far that is behind the leader's, and when it was heard."""
+    if voter.key.id == log.node_id:
+        return f"{log.end_offset:,}", "leads", "here"
+    if voter.fetch_ms < 0:
+        return "not known", "", "never in this epoch"
+    behind = log.end_offset - voter.end_offset
+    return f"{voter.end_offset:,}", f"{behind:,}", f"{duration(now.ago(voter.fetch_ms))} ago"
 
 
 def name_of(view: BrokerView) -> str:
@@ -349,11 +367,13 @@ class _Page:
         own = self._controller
         if own is None:
             return ""
-        counts = self._state.counts
+        counts, leader = self._state.counts, own.log.leader()
         return tags.section(
             tags.h2("Controller"),
             facts(
-                ("epoch", f"{own.epoch:,}"),
+                ("active controller", number_or_none(leader.leader_id)),
+                ("this one is", own.log.state),
+                ("epoch", f"{leader.epoch:,}"),
                 ("metadata offset", f"{own.committed.offset:,}"),
                 ("not durable yet", f"{max(0, own.decided.offset - own.committed.offset):,}"),
                 ("elections since its start", f"{own.elections:,}"),
@@ -361,7 +381,22 @@ class _Page:
                 ("recovering after an unclean election", number_of(counts.recovering)),
                 ("metadata.version", f"{self._image.metadata_version}"),
             ),
+            self._voters(own.log),
         )
+
+    def _voters(self, log: Any) -> Any:
+        """Of several, as the leader knows them."""
+        state = log.raft.quorum.state if log.has_begun else None
+        if log.is_alone or not isinstance(state, LeaderState):
+            return ""
+        table = Table("Voters", ("node", ""), ("metadata end", "n"), ("behind", "n"), ("heard", ""))
+        now = self._view.now()
+        voters, _ = state.described(now.now_ms)
+        rows = [
+            table.row(f"{each.key.id}", *_standing(each, log, now))
+            for each in sorted(voters, key=lambda each: each.key.id)
+        ]
+        return table.whole(rows)
 
     # log directories
 

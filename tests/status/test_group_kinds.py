@@ -1,4 +1,4 @@
-"""Classic groups and consumer groups on the metrics and on the status page."""
+"""Classic, consumer and share groups on the metrics and on the status page."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from tests.coordinator.test_consumer_groups import Run
 from tests.coordinator.test_group_coordinator import now
+from twisted_broker.coordinator.share.requests import ShareHeartbeatRequest
 from twisted_broker.status import group_metrics
 from twisted_broker.status.local_state import Groups
 from twisted_broker.status.metric_text import Exposition
@@ -19,7 +20,7 @@ REPLICAS: Any = SimpleNamespace(partitions={})
 
 @pytest.fixture
 def run() -> Run:
-    """A classic group, and consumer groups that are Stable, Empty and Reconciling."""
+    """A classic group, consumer groups Stable, Empty and Reconciling, and a share group."""
     run = Run()
     run.stable("old")
     run.member(group="new")
@@ -27,6 +28,7 @@ def run() -> Run:
     now(run.beat("a", -1, "left"))
     run.member("a", "moving")
     run.member("b", "moving")
+    now(run.coordinator.share_heartbeat(ShareHeartbeatRequest("shared", "a", 0, names=("ta",))))
     return run
 
 
@@ -38,6 +40,9 @@ def test_groups_are_counted_by_protocol_and_state(run: Run) -> None:
     for line in (
         'kafka_server_group_coordinator_metrics_group_count{protocol="classic"} 1',
         'kafka_server_group_coordinator_metrics_group_count{protocol="consumer"} 3',
+        'kafka_server_group_coordinator_metrics_group_count{protocol="share"} 1',
+        'kafka_server_group_coordinator_metrics_share_group_count{state="stable"} 1',
+        'kafka_server_group_coordinator_metrics_share_group_count{state="empty"} 0',
         'kafka_server_group_coordinator_metrics_consumer_group_count{state="stable"} 1',
         'kafka_server_group_coordinator_metrics_consumer_group_count{state="empty"} 1',
         'kafka_server_group_coordinator_metrics_consumer_group_count{state="reconciling"} 1',
@@ -56,5 +61,6 @@ def test_the_page_names_the_protocol(run: Run) -> None:
         ("new", "Stable", 1, "consumer (KIP-848)"),
         ("left", "Empty", 0, "consumer (KIP-848)"),
         ("moving", "Reconciling", 2, "consumer (KIP-848)"),
+        ("shared", "Stable", 1, "share (KIP-932)"),
     }
     assert found.rebalancing == 1

@@ -33,6 +33,7 @@ MOST_OFFSETS, MOST_SERIES = 20_000, 100_000
 OFFSETS_PER_PIECE = 200
 _STATES = ("Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead")
 _CONSUMER_STATES = ("Empty", "Assigning", "Reconciling", "Stable", "Dead")
+_SHARE_STATES = ("Empty", "Stable", "Dead")
 _Counts = Counter[tuple[str, str]]
 """Groups by their protocol and state."""
 
@@ -66,7 +67,7 @@ def groups(out: Exposition, coordinator: Any, replicas: Any) -> Iterator[None]:
 def _counts(out: Exposition, states: _Counts, offsets: int) -> None:
     totals = {
         kind: sum(count for (each, _), count in states.items() if each == kind)
-        for kind in ("classic", "consumer")
+        for kind in ("classic", "consumer", "share")
     }
     rows = [("NumGroups", "Classic groups that this broker coordinates.", totals["classic"])]
     rows += [
@@ -84,6 +85,12 @@ def _counts(out: Exposition, states: _Counts, offsets: int) -> None:
             "state",
             "Groups of the consumer protocol by their state.",
             {state.lower(): states["consumer", state] for state in _CONSUMER_STATES},
+        ),
+        (
+            "share-group-count",
+            "state",
+            "Share groups by their state.",
+            {state.lower(): states["share", state] for state in _SHARE_STATES},
         ),
     ):
         out.bean(

@@ -188,6 +188,14 @@ class Groups:
                     yield
 
 
+# As the page names them.
+_NEWER_PROTOCOLS = {
+    "consumer": "consumer (KIP-848)",
+    "share": "share (KIP-932)",
+    "streams": "streams (KIP-1071)",
+}
+
+
 def _group_row(name: str, entry: Any, replicas: Any) -> Generator[None, None, GroupRow]:
     group, lag, known = entry.group, 0, 0
     for number, ((topic, index), found) in enumerate(entry.offsets.items(), 1):
@@ -197,9 +205,8 @@ def _group_row(name: str, entry: Any, replicas: Any) -> Generator[None, None, Gr
             lag += max(0, partition.log.high_watermark - found.offset)
         if number % _OFFSETS_PER_PIECE == 0:
             yield
-    if group.group_type == "consumer":
-        protocol = "consumer (KIP-848)"
-    else:
+    protocol = _NEWER_PROTOCOLS.get(group.group_type)
+    if protocol is None:
         protocol = group.protocol_name or group.protocol_type or ""
     state, members = group.state.value, len(group.members)
     return GroupRow(name, state, members, protocol, lag, known, len(entry.offsets.committed))

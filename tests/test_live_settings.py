@@ -46,6 +46,12 @@ OTHERS: dict[str, Callable[[MemoryBroker], Any]] = {
     "group.consumer.assignment.interval.ms": lambda broker: (
         broker.broker.role.groups.context.settings.consumer.defaults.assignment_interval_ms
     ),
+    "group.share.assignment.interval.ms": lambda broker: (
+        broker.broker.role.groups.context.settings.share.defaults.assignment_interval_ms
+    ),
+    "group.streams.assignment.interval.ms": lambda broker: (
+        broker.broker.role.groups.context.settings.streams.defaults.assignment_interval_ms
+    ),
     "log.cleaner.backoff.ms": lambda broker: cleaner_config(broker, "backoff.ms"),
     "log.cleaner.dedupe.buffer.size": lambda broker: cleaner_config(broker, "dedupe.buffer.size"),
     "log.cleaner.io.buffer.load.factor": lambda broker: cleaner_config(
@@ -148,6 +154,8 @@ AT_EACH_USE = frozenset(
         "compression.zstd.level",
         "cordoned.log.dirs",
         "group.consumer.assignment.interval.ms",
+        "group.share.assignment.interval.ms",
+        "group.streams.assignment.interval.ms",
         "log.cleaner.delete.retention.ms",
         "log.cleaner.max.compaction.lag.ms",
         "log.cleaner.min.cleanable.ratio",

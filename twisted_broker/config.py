@@ -101,6 +101,23 @@ def _group_rows(kind: str) -> list[Setting]:
     return rows
 
 
+def _streams_group_rows() -> tuple[Setting, ...]:
+    """Those of KIP-1071."""
+    return (
+        *_group_rows("streams"),
+        _int("group.streams.max.size", INT_MAX, "Members of one streams group.", 1),
+        _int(
+            "group.streams.initial.rebalance.delay.ms",
+            3000,
+            "Wait for more members before a new streams group's first assignment.",
+            0,
+            unit="ms",
+        ),
+        _int("group.streams.num.standby.replicas", 0, "Standbys of each task with a state.", 0),
+        _int("group.streams.max.standby.replicas", 2, "Standbys: a group's most.", 0),
+    )
+
+
 def _share_group_rows() -> tuple[Setting, ...]:
     """Those of the members of share groups (KIP-932)."""
     return (
@@ -1240,6 +1257,7 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
     *_consumer_group_rows(),
     *_share_group_rows(),
     *_share_partition_rows(),
+    *_streams_group_rows(),
 )
 
 LIVE_BROKER_SETTINGS = frozenset(name for name, row in BROKER_SETTINGS.items() if row.live)

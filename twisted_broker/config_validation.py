@@ -77,7 +77,7 @@ def _check_groups(config: BrokerConfig) -> None:
     policy = str(config["group.consumer.migration.policy"])
     if policy.lower() not in _POLICIES:
         raise ConfigError("group.consumer.migration.policy", policy, ", ".join(_POLICIES))
-    for kind in ("consumer", "share"):
+    for kind in ("consumer", "share", "streams"):
         _check_intervals(config, kind)
     share_assignors = config["group.share.assignors"]
     if share_assignors != ("simple",):
@@ -86,6 +86,15 @@ def _check_groups(config: BrokerConfig) -> None:
             config.static.get("group.share.assignors", ""),
             "simple",
             "no class is loaded by its name",
+        )
+    standbys, most = (
+        config.integer(f"group.streams.{name}.standby.replicas") for name in ("num", "max")
+    )
+    if standbys > most:
+        raise ConfigError(
+            "group.streams.num.standby.replicas",
+            standbys,
+            f"group.streams.max.standby.replicas, {most}, or less",
         )
 
 

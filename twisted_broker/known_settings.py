@@ -39,19 +39,6 @@ group.coordinator.background.threads int 2 1..
 group.coordinator.cached.buffer.max.bytes int 1048588 524288.. +
 group.coordinator.threads int 4 1..
 group.share.persister.class.name string org.apache.kafka.server.share.persister.DefaultStatePersister #
-group.streams.assignment.interval.ms int 1000 0.. +
-group.streams.heartbeat.interval.ms int 5000 1..
-group.streams.initial.rebalance.delay.ms int 3000 0..
-group.streams.max.assignment.interval.ms int 15000 0..
-group.streams.max.heartbeat.interval.ms int 15000 1..
-group.streams.max.session.timeout.ms int 60000 1..
-group.streams.max.size int 2147483647 1..
-group.streams.max.standby.replicas int 2 0..
-group.streams.min.assignment.interval.ms int 0 0..
-group.streams.min.heartbeat.interval.ms int 5000 1..
-group.streams.min.session.timeout.ms int 45000 1..
-group.streams.num.standby.replicas int 0 0..
-group.streams.session.timeout.ms int 45000 1..
 internal.metadata.delete.delay.millis long 60000 #
 internal.metadata.log.segment.bytes int - #
 internal.metadata.max.batch.size.in.bytes int 8388608 #

@@ -74,8 +74,14 @@ def test_kafkas_file_is_understood_and_what_is_not_served_is_named(
 ) -> None:
     put(files, KAFKAS)
     assert read_bootstrap(files, "/data") == Bootstrap(
-        {VERSION: 30, ELR: 1, "group.version": 1, "transaction.version": 2},
-        {"share.version": 1, "streams.version": 1},
+        {
+            VERSION: 30,
+            ELR: 1,
+            "group.version": 1,
+            "streams.version": 1,
+            "transaction.version": 2,
+        },
+        {"share.version": 1},
     )
 
 

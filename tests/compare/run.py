@@ -29,6 +29,7 @@ from tests.compare import (
     sasl_cases,
     share_group_cases,
     share_state_cases,
+    streams_group_cases,
     token_cases,
     transaction_cases,
 )
@@ -67,6 +68,7 @@ def cases(on_controller: bool = False) -> dict[str, Case]:
             consumer_group_cases,
             share_group_cases,
             share_state_cases,
+            streams_group_cases,
             transaction_cases,
             sasl_cases,
             admin_cases,

@@ -46,10 +46,11 @@ class ControllerProcess(BrokerProcess):
 
 
 class Cluster:
-    """One controller, brokers 1 to `count`."""
+    """One controller, brokers 1 to `count`; `more`: their other settings, with `_` for `.`."""
 
-    def __init__(self, directory: Path, count: int = 3) -> None:
+    def __init__(self, directory: Path, count: int = 3, **more: str) -> None:
         self.controller = ControllerProcess(directory / "controller")
+        self.more = {name.replace("_", "."): value for name, value in more.items()}
         self.directory = directory
         self.brokers: dict[int, BrokerProcess] = {}
         self.count = count
@@ -74,6 +75,7 @@ class Cluster:
             "offsets.topic.replication.factor": str(min(3, self.count)),
             "transaction.state.log.replication.factor": str(min(3, self.count)),
             "transaction.state.log.min.isr": str(min(2, self.count)),
+            **self.more,
         }
         return BrokerProcess(self.directory / (name or f"broker-{node_id}"), settings)
 

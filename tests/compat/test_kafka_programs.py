@@ -40,7 +40,13 @@ Row = tuple[str | None, str]
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     require("kafka-tools")
-    made = Cluster(tmp_path_factory.mktemp("ours"))
+    made = Cluster(
+        tmp_path_factory.mktemp("ours"),
+        group_streams_min_session_timeout_ms="6000",
+        group_streams_session_timeout_ms="6000",
+        group_streams_min_heartbeat_interval_ms="1000",
+        group_streams_heartbeat_interval_ms="1000",
+    )
     try:
         yield made.start()
     finally:
@@ -120,27 +126,31 @@ def write(bootstrap: str, topic: str, values: list[str], partition: int = -1) ->
     assert producer.flush(WAIT_SECONDS) == 0
 
 
-def test_streams_counts_words_exactly_once(cluster: Cluster, view: View, tmp_path: Path) -> None:
+@pytest.mark.parametrize("protocol", ["classic", "streams"])
+def test_streams_counts_words_exactly_once(
+    cluster: Cluster, view: View, tmp_path: Path, protocol: str
+) -> None:
     """Killed and started again three times, a broker once: each word has its counts 1 to n, once
-    and in order.
+    and in order. In a group of either protocol.
     """
+    lines, counts = f"lines-{protocol}", f"counts-{protocol}"
     require("kafka-streams")
     require_compiler()
-    for topic in ("lines", "counts"):
+    for topic in (lines, counts):
         view.create(topic, 3, 3, min_insync_replicas="2")
     counting = JavaProcess(
-        tmp_path / "streams", ["WordCount", cluster.bootstrap, str(tmp_path / "state")]
+        tmp_path / "streams", ["WordCount", cluster.bootstrap, str(tmp_path / "state"), protocol]
     )
     counting.classes = compiled("WordCount", tmp_path / "classes")
     chance, expected = random.Random(3), dict.fromkeys(WORDS, 0)
 
     def write_lines(count: int) -> None:
-        lines = [" ".join(chance.choices(WORDS, k=5)) for _ in range(count)]
-        for word in " ".join(lines).split():
+        written = [" ".join(chance.choices(WORDS, k=5)) for _ in range(count)]
+        for word in " ".join(written).split():
             expected[word] += 1
-        write(cluster.bootstrap, "lines", lines)
+        write(cluster.bootstrap, lines, written)
 
-    reader = Reader(cluster.bootstrap, "counts")
+    reader = Reader(cluster.bootstrap, counts)
     try:
         for number in range(4):
             write_lines(400)
@@ -149,7 +159,7 @@ def test_streams_counts_words_exactly_once(cluster: Cluster, view: View, tmp_pat
             reader.read(len(reader.rows) + 100)
             write_lines(400)
             if number == 1:
-                kill_a_broker(cluster, view, 2, "lines")
+                kill_a_broker(cluster, view, 2, lines)
             if number < 3:
                 counting.kill()
         rows = reader.read(sum(expected.values()))

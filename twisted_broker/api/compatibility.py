@@ -164,6 +164,12 @@ BEHAVIOUR = """
   them after `kafka-features upgrade --feature group.version=1`. Of equal votes the first of
   `group.consumer.assignors` wins, members are ordered by their ids where Kafka has the order of a hash map, and neither assignor can be a class. Patterns are RE2's with
   the bounds of ListTransactions', and a group has 100 of them at most (INVALID_REQUEST). ConsumerGroupDescribe is bounded as DescribeGroups is.
+- **Streams groups (KIP-1071)**: a cluster that was made before them has them after `kafka-features upgrade --feature streams.version=1`. Members and
+  processes are ordered by ids where Kafka has the order of a hash map, so equal loads are given out in another order. An endpoint's partitions of a
+  topic that has fewer than its member has tasks are those of the tasks that there are; Kafka lists the first numbers of tasks. A topology with
+  numbers or names that no client of Kafka's sends (a negative epoch or count, an id twice, a copartition group of topics that are not there) is
+  STREAMS_INVALID_TOPOLOGY; Kafka answers UNKNOWN_SERVER_ERROR. The state filter of ListGroups knows `NotReady` beside Kafka's `not_ready`.
+  StreamsGroupDescribe is bounded as DescribeGroups is.
 - **Share groups (KIP-932)**: the order of members and partitions in `simple` is that of their ids, and it cannot be another assignor. A cluster
   that was made before them has them after `kafka-features upgrade --feature share.version=1`. DescribeShareGroupOffsets answers about a partition
   that there is not with UNKNOWN_TOPIC_OR_PARTITION; Kafka never answers. AlterShareGroupOffsets that cannot reach the share coordinator for some
@@ -227,10 +233,11 @@ BEHAVIOUR = """
 | bytes of long requests in memory (`queued.max.request.bytes`) | 128 MiB; Kafka: no limit | connections with long requests wait |
 | topics that one Metadata request may create | 1,000 | the others are not created |
 | groups that one broker serves | 1,000,000 | an idle classic group is dropped from memory, else COORDINATOR_NOT_AVAILABLE |
-| members of one group, whatever `group.max.size` and `group.consumer.max.size` are; ids given to members that did not come back yet | 3,000 each | GROUP_MAX_SIZE_REACHED |
+| members of one group, whatever `group.max.size`, `group.consumer.max.size` and `group.streams.max.size` are; ids given to members that did not come back yet | 3,000 each | GROUP_MAX_SIZE_REACHED |
 | metadata of all members of one group together | 32 MiB | GROUP_MAX_SIZE_REACHED |
 | protocols that one member names in JoinGroup | 100 | INVALID_REQUEST |
 | topics that one member names in ConsumerGroupHeartbeat | 10,000 | INVALID_REQUEST |
+| subtopologies of one topology, and topics that it names | 1,000, and 10,000 | STREAMS_INVALID_TOPOLOGY |
 | members, metadata and assignments in one answer of DescribeGroups | 64 MiB, each member counted with 300 bytes more | COORDINATOR_LOAD_IN_PROGRESS for the other groups: clients request them again |
 | subscriptions and assignments in one group's record (a topic takes 1 MiB unless it is set otherwise) | 8 MiB | UNKNOWN_SERVER_ERROR, as for a record that the topic refuses |
 | topics in all subscriptions of one group | 50,000 | the group counts as subscribed to every topic: its offsets do not expire while it is stable |

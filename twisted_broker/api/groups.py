@@ -12,7 +12,8 @@ side of classic groups, and what is asked of all groups.
    room get COORDINATOR_LOAD_IN_PROGRESS, for which clients request them again. The first has room.
 
 Source: Apache Kafka 4.3.1 `KafkaApis`, `JoinGroupRequest`, `LeaveGroupResponse`. Not here: the
-protocol of consumer groups (`consumer_groups.py`), share and streams groups.
+protocols of consumer groups (`consumer_groups.py`), streams groups (`streams_groups.py`), share
+groups.
 """
 
 from __future__ import annotations
@@ -240,15 +241,21 @@ def _wanted(context: RequestContext, request: ListGroupsRequest) -> Callable[[Gr
     types = {name.lower() for name in request.types_filter}
 
     def is_wanted(group: GroupListing) -> bool:
-        if (states and group.state.lower() not in states) or (
-            types and group.group_type not in types
-        ):
+        if states and states.isdisjoint(_names(group.state)):
+            return False
+        if types and group.group_type not in types:
             return False
         return sees_all or context.may(
             Operation.DESCRIBE, ResourceType.GROUP, group.group_id, noted=False
         )
 
     return is_wanted
+
+
+def _names(state: str) -> tuple[str, ...]:
+    """Under which a filter knows a state, in small letters; Kafka knows NotReady as the last."""
+    small = state.lower()
+    return (small, "not_ready") if small == "notready" else (small,)
 
 
 def _rows(groups: list[ListedGroup], version: int) -> bytes:

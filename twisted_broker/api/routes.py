@@ -275,6 +275,8 @@ ROUTES: tuple[Route, ...] = (
         broker="0-1",
         cluster_action=True,
     ),
+    Route(88, "StreamsGroupHeartbeat", "streams_groups", "streams_groups", broker="0"),
+    Route(89, "StreamsGroupDescribe", "streams_groups", "streams_groups", broker="0"),
     Route(90, "DescribeShareGroupOffsets", "share_groups", "share_groups", broker="0-1"),
     Route(91, "AlterShareGroupOffsets", "share_groups", "share_groups", broker="0"),
     Route(92, "DeleteShareGroupOffsets", "share_groups", "share_groups", broker="0"),

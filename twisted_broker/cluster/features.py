@@ -18,12 +18,14 @@ from twisted_broker.image.metadata_image import METADATA_VERSION, MetadataImage
 
 TRANSACTION_VERSION, GROUP_VERSION = "transaction.version", "group.version"
 KRAFT_VERSION, SHARE_VERSION = "kraft.version", "share.version"
+STREAMS_VERSION = "streams.version"
 
 SUPPORTED_FEATURES: Mapping[str, FeatureRange] = {
     ELR_FEATURE: FeatureRange(0, 1),
     GROUP_VERSION: FeatureRange(0, 1),
     KRAFT_VERSION: FeatureRange(0, 1),
     METADATA_VERSION: FeatureRange(MINIMUM_METADATA_VERSION, LATEST_METADATA_VERSION),
+    STREAMS_VERSION: FeatureRange(0, 1),
     TRANSACTION_VERSION: FeatureRange(0, 2),
 }
 
@@ -31,9 +33,10 @@ INITIAL_LEVELS: Mapping[str, int] = {
     METADATA_VERSION: LATEST_METADATA_VERSION,
     ELR_FEATURE: 1,
     GROUP_VERSION: 1,
+    STREAMS_VERSION: 1,
     TRANSACTION_VERSION: 2,
 }
-"""What a new cluster finalises; share and streams versions stay 0 until they are served."""
+"""What a new cluster finalises; share.version stays 0 until it is served."""
 
 
 def serves_consumer_groups(image: MetadataImage) -> bool:
@@ -44,6 +47,11 @@ def serves_consumer_groups(image: MetadataImage) -> bool:
 def serves_share_groups(image: MetadataImage) -> bool:
     """Whether the cluster has finalised the protocol of KIP-932."""
     return image.features.get(SHARE_VERSION, 0) >= 1
+
+
+def serves_streams_groups(image: MetadataImage) -> bool:
+    """Whether the cluster has finalised the protocol of KIP-1071."""
+    return image.features.get(STREAMS_VERSION, 0) >= 1
 
 
 def transaction_version(image: MetadataImage) -> int:

@@ -38,6 +38,11 @@ from twisted_broker.coordinator.rebalance import MOST_MEMBERS, GroupSettings
 from twisted_broker.coordinator.share.decision import ShareGroupSettings
 from twisted_broker.coordinator.share_group_config import ShareGroupConfig, share_group_config
 from twisted_broker.coordinator.share_state.persister import IPersister
+from twisted_broker.coordinator.streams.decision import StreamsGroupSettings
+from twisted_broker.coordinator.streams_group_config import (
+    StreamsGroupConfig,
+    streams_group_config,
+)
 from twisted_broker.event_lines import EventLines
 from twisted_broker.image.metadata_image import GROUP_RESOURCE, MetadataImage
 from twisted_broker.interfaces import IClock, IRandom
@@ -134,6 +139,7 @@ class CoordinatorSettings:
     max_groups: int = 1_000_000
     consumer: ConsumerGroupConfig = field(default_factory=ConsumerGroupConfig)
     share: ShareGroupConfig = field(default_factory=ShareGroupConfig)
+    streams: StreamsGroupConfig = field(default_factory=StreamsGroupConfig)
 
 
 def coordinator_settings(config: BrokerConfig) -> CoordinatorSettings:
@@ -152,6 +158,7 @@ def coordinator_settings(config: BrokerConfig) -> CoordinatorSettings:
         load_buffer_bytes=config.integer("offsets.load.buffer.size"),
         consumer=consumer_group_config(config),
         share=share_group_config(config),
+        streams=streams_group_config(config),
     )
 
 
@@ -213,3 +220,8 @@ class CoordinatorContext:
         """Those of one share group at this moment."""
         own = self.image().config(GROUP_RESOURCE, group_id)
         return self.settings.share.of_group(own)
+
+    def streams_settings(self, group_id: str) -> StreamsGroupSettings:
+        """Those of one streams group at this moment."""
+        own = self.image().config(GROUP_RESOURCE, group_id)
+        return self.settings.streams.of_group(own)

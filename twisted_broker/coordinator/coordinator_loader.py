@@ -63,6 +63,8 @@ from twisted_broker.coordinator.modern_group import ModernGroup
 from twisted_broker.coordinator.record_codec import StoredRecord
 from twisted_broker.coordinator.share.group import ShareGroup
 from twisted_broker.coordinator.share.records import decode_record as decode_share_record
+from twisted_broker.coordinator.streams.group import StreamsGroup
+from twisted_broker.coordinator.streams.records import decode_record as decode_streams_record
 from twisted_broker.garbage_collection import freeze_loaded
 from twisted_broker.interfaces import IClock
 from twisted_broker.log.errors import OutOfDescriptors
@@ -116,6 +118,7 @@ _UNUSUAL = CODEC_MASK | CONTROL_FLAG | TRANSACTIONAL_FLAG
 KINDS: tuple[tuple[type[ModernGroup], Decode], ...] = (
     (ConsumerGroup, decode_record),
     (ShareGroup, decode_share_record),
+    (StreamsGroup, decode_streams_record),
 )
 _logger = Logger()
 R = TypeVar("R", bound="LogReplay")

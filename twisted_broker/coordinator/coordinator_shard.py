@@ -69,6 +69,8 @@ from twisted_broker.coordinator.offset_metadata_manager import OffsetMetadataMan
 from twisted_broker.coordinator.record_codec import encode_record
 from twisted_broker.coordinator.share.group import ShareGroup
 from twisted_broker.coordinator.share_group_runner import ShareGroupRunner
+from twisted_broker.coordinator.streams.group import StreamsGroup
+from twisted_broker.coordinator.streams_group_runner import StreamsGroupRunner
 from twisted_broker.log.append_info import EndMarker
 from twisted_broker.log.verification import Guard
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -140,6 +142,7 @@ class CoordinatorShard:
         "offsets",
         "shares",
         "state",
+        "streams",
         "undecided_groups",
     )
 
@@ -162,9 +165,13 @@ class CoordinatorShard:
             lambda: context.persister,
             self,
         )
+        self.streams = StreamsGroupRunner(
+            context, self.append, context.image, context.streams_settings, self
+        )
         self._runners: dict[type[ModernGroup], GroupRunner[Any]] = {
             ConsumerGroup: self.consumers,
             ShareGroup: self.shares,
+            StreamsGroup: self.streams,
         }
         self.modern_groups: BucketDict[str, None] = BucketDict()
         # By a group whose first record is not in the log yet: whose place it takes, None: nobody's.

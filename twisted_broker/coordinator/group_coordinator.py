@@ -14,7 +14,8 @@ Owns `GroupCoordinator`, whose methods the APIs of groups and offsets call. It h
    members it changes as `consumer/migration.py` says.
 
 Source: Apache Kafka 4.3.1 `GroupCoordinatorService`. Not here: permission and the wire
-(`api/groups.py`, `api/consumer_groups.py`, `api/offsets.py`), the state of transactions.
+(`api/groups.py`, `api/consumer_groups.py`, `api/streams_groups.py`,
+`api/offsets.py`), the state of transactions.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ from twisted_broker.coordinator.group_requests import (
     SyncAnswer,
     SyncRequest,
 )
+from twisted_broker.coordinator.internal_topics import InternalTopics
 from twisted_broker.coordinator.member_epochs import check_fetch
 from twisted_broker.coordinator.modern_group import ModernGroup
 from twisted_broker.coordinator.offset_cleanup import OffsetCleanup
@@ -74,6 +76,14 @@ from twisted_broker.coordinator.share.group import ShareGroup
 from twisted_broker.coordinator.share.records import ShareStates
 from twisted_broker.coordinator.share.requests import ShareHeartbeatRequest
 from twisted_broker.coordinator.share.states import TopicAnswer
+from twisted_broker.coordinator.streams.describe import DescribedGroup as DescribedStreamsGroup
+from twisted_broker.coordinator.streams.group import StreamsGroup
+from twisted_broker.coordinator.streams.requests import (
+    HeartbeatAnswer as StreamsAnswer,
+)
+from twisted_broker.coordinator.streams.requests import (
+    HeartbeatRequest as StreamsHeartbeatRequest,
+)
 from twisted_broker.log.append_info import EndMarker
 from twisted_broker.log.verification import Guard
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -146,6 +156,7 @@ class GroupCoordinator:
         self.context, self.offsets_topic = context, offsets_topic
         self.runtime = CoordinatorRuntime(context, self._shard_loaded)
         self.cleanup = OffsetCleanup(context, self.runtime.shards)
+        self.internal_topics = InternalTopics(context.clock)
 
     def _shard_loaded(self, shard: CoordinatorShard) -> None:
         self.cleanup.shard_loaded(shard)
@@ -320,6 +331,51 @@ class GroupCoordinator:
         entry = shard.groups.get(group_id)
         if entry is not None and isinstance(entry.group, ConsumerGroup):
             shard.consumers.lives(entry.group, member_id)
+
+    # streams groups
+    def streams_heartbeat(self, request: StreamsHeartbeatRequest) -> Deferred[StreamsAnswer]:
+        """A heartbeat that has passed `check_request`. Fires when what it decides is stored; raises
+        or fails with BrokerError.
+        """
+        group_id = request.group_id
+        shard = self.runtime.shard_of(group_id)
+        entry = shard.entry_to_change(group_id)
+        group = None if entry is None else entry.group
+        if not isinstance(group, StreamsGroup):
+            group = StreamsGroup(group_id)
+            self._begin(shard, entry, group, request.member_epoch)
+        return shard.streams.heartbeat(group, request)
+
+    def describe_streams_group(self, group_id: str) -> Deferred[DescribedStreamsGroup]:
+        """Fires when what it shows is committed; raises or fails with BrokerError."""
+        shard = self.runtime.shard_of(group_id, reads=True)
+        if group_id in shard.undecided_groups:
+            raise BrokerError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        entry = shard.groups.get(group_id)
+        group = None if entry is None else entry.group
+        if not isinstance(group, StreamsGroup) or group.is_unwritten:
+            raise _not_found(group_id, group, StreamsGroup.group_type)
+        return shard.streams.describe(group)
+
+    def _begin(
+        self,
+        shard: CoordinatorShard,
+        entry: GroupEntry | None,
+        group: ModernGroup,
+        member_epoch: int,
+    ) -> None:
+        """`group` is to be the one of its id, for a member that joins. Raises BrokerError where
+        there is another, which is not an empty classic one.
+        """
+        before = None if entry is None else entry.group
+        is_free = before is None or (isinstance(before, ClassicGroup) and before.is_empty)
+        if member_epoch != JOIN_EPOCH or not is_free:
+            raise _not_found(group.group_id, before, group.group_type)
+        if before is not None and shard.is_being_changed(before):
+            raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if entry is None:
+            self.runtime.make_room()
+        shard.begin_modern_group(group, entry)
 
     def _new_member_id(self) -> str:
         """For clients of ConsumerGroupHeartbeat 0: a Uuid as Kafka prints it."""

@@ -11,7 +11,7 @@ Owns `Decision`, `TimerChange`, `GroupTimer`, `is_assignment_due`.
    the batch.
 
 Source: Apache Kafka 4.3.1 `CoordinatorResult`, `GroupMetadataManager`. Not here: what a kind of
-groups decides (`consumer/`), the carrying out (`group_runner.py`).
+groups decides (`consumer/`, `streams/`), the carrying out (`group_runner.py`).
 """
 
 from __future__ import annotations

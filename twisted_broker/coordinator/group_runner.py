@@ -20,7 +20,7 @@ Owns `GroupRunner`, and `Job`, one thing asked of a group.
    are not stored: a load begins them anew (`group_loaded`).
 
 Source: Apache Kafka 4.3.1 `CoordinatorRuntime`, `GroupMetadataManager`. Not here: what is decided
-(`coordinator/consumer`), which groups there are and of which kind.
+(`coordinator/consumer`, `coordinator/streams`), which groups there are and of which kind.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Ring 0 (pure: docs/ARCHITECTURE.md 3).
 Owns `member_of`, `stale`, and `check_fetch`: who may fetch the group's offsets.
 
 Source: Apache Kafka 4.3.1 `ConsumerGroup.validateOffsetFetch`, `StreamsGroup.validateOffsetFetch`.
-Not here: who may commit (`consumer/offsets.py`).
+Not here: who may commit (`consumer/offsets.py`, `streams/offsets.py`).
 """
 
 from __future__ import annotations

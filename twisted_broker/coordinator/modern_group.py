@@ -8,7 +8,7 @@ a log.
    the metadata takes a mark before it begins.
 
 Source: Apache Kafka 4.3.1 `ModernGroup`, `StreamsGroup`. Not here: what each kind has beside it
-(`consumer/group.py`).
+(`consumer/group.py`, `streams/group.py`).
 """
 
 from __future__ import annotations

@@ -68,6 +68,8 @@ from twisted_broker.coordinator.group_records import (
 )
 from twisted_broker.coordinator.modern_group import ModernGroup
 from twisted_broker.coordinator.share.group import ShareGroup
+from twisted_broker.coordinator.streams.group import StreamsGroup
+from twisted_broker.coordinator.streams.offsets import check_commit as check_streams_commit
 from twisted_broker.log.append_info import EndMarker
 from twisted_broker.log.verification import Guard
 from twisted_broker.settings import LONG_MAX
@@ -164,6 +166,9 @@ def _validate_commit(group: ModernGroup, request: CommitRequest) -> None:
         if isinstance(group, ConsumerGroup):
             partitions = ((each.topic_id, each.partition) for each in request.offsets)
             check_commit(group, *member, partitions, knows_member_epochs)
+        elif isinstance(group, StreamsGroup):
+            named = ((each.topic, each.partition) for each in request.offsets)
+            check_streams_commit(group, *member, named, knows_member_epochs)
     except BrokerError as refusal:
         if request.is_transactional and refusal.code is ErrorCode.STALE_MEMBER_EPOCH:
             raise BrokerError(ErrorCode.ILLEGAL_GENERATION) from None
@@ -592,7 +597,9 @@ def check_delete_offsets(entry: GroupEntry | None) -> GroupEntry:
     """
     if entry is None or entry.group.is_dead or isinstance(entry.group, ShareGroup):
         raise BrokerError(ErrorCode.GROUP_ID_NOT_FOUND)
-    if not entry.group.is_empty and entry.group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+    group = entry.group
+    is_of_members = not isinstance(group, ModernGroup) and not group.is_empty
+    if is_of_members and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
         raise BrokerError(ErrorCode.NON_EMPTY_GROUP)
     return entry
 

@@ -1,7 +1,7 @@
 """The heartbeat of a consumer group without its versions, its answer, and what can be said against
 it without the group. Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
-Owns `HeartbeatRequest`, `HeartbeatAnswer`, `check_request`.
+Owns `HeartbeatRequest`, `HeartbeatAnswer`, `check_request`, `is_blank`.
 
 1. None, or -1, means: as in the last heartbeat. An empty list is a subscription to nothing, or
    says that nothing is owned.

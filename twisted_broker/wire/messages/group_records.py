@@ -2,8 +2,8 @@
 
 1. A key is its `record_type` as a 16-bit number and then the key at version 0; a value is its
    version as a 16-bit number and then the value.
-2. Types 0-2 belong to classic groups and to offsets of all groups, 3 and above to the protocol of
-   KIP-848.
+2. Types 0-2 belong to classic groups and to offsets of all groups, 3-8 and 16 to consumer groups
+   (KIP-848), 10-15 to share groups (KIP-932), 17 and 19-23 to streams groups (KIP-1071).
 OffsetCommitValue: 1 expiry, only there; 2 without; 3 leader epochs; 4 flexible, topic ids.
 GroupMetadataValue: 1 rebalance timeout; 2 time of the state; 3 static members; 4 flexible.
 """
@@ -14,10 +14,12 @@ from twisted_broker.wire.schema import (
     array,
     binary,
     int8,
+    int16,
     int32,
     int64,
     string,
     structure,
+    uint16,
     uuid,
 )
 
@@ -261,3 +263,135 @@ class ShareGroupStatePartitionMetadataValue(Record, record_type=15, versions="0"
     initializing_topics: list[ShareTopicPartitionsInfo] = array(ShareTopicPartitionsInfo, "0+")
     initialized_topics: list[ShareTopicPartitionsInfo] = array(ShareTopicPartitionsInfo, "0+")
     deleting_topics: list[ShareTopicInfo] = array(ShareTopicInfo, "0+")
+
+
+class LastAssignmentConfig(Struct):
+    key: str = string("0+")
+    value: str = string("0+")
+
+
+class StreamsGroupMetadataKey(Record, record_type=17, versions="0"):
+    group_id: str = string("0")
+
+
+class StreamsGroupMetadataValue(Record, record_type=17, versions="0", flexible="0+"):
+    epoch: int = int32("0+")
+    metadata_hash: int = int64("0+")
+    validated_topology_epoch: int = int32("0+", tag=0, default=-1)
+    last_assignment_configs: list[LastAssignmentConfig] | None = array(
+        LastAssignmentConfig, "0+", tag=1, default=None, nullable="0+"
+    )
+
+
+class StreamsGroupMemberMetadataKey(Record, record_type=19, versions="0"):
+    group_id: str = string("0")
+    member_id: str = string("0")
+
+
+class UserEndpoint(Struct):
+    host: str = string("0+")
+    port: int = uint16("0+")
+
+
+class ClientTag(Struct):
+    key: str = string("0+")
+    value: str = string("0+")
+
+
+class StreamsGroupMemberMetadataValue(Record, record_type=19, versions="0", flexible="0+"):
+    instance_id: str | None = string("0+", nullable="0+")
+    rack_id: str | None = string("0+", nullable="0+")
+    client_id: str = string("0+")
+    client_host: str = string("0+")
+    rebalance_timeout_ms: int = int32("0+", default=-1)
+    topology_epoch: int = int32("0+")
+    process_id: str = string("0+")
+    user_endpoint: UserEndpoint | None = structure(UserEndpoint, "0+", default=None, nullable="0+")
+    client_tags: list[ClientTag] = array(ClientTag, "0+")
+
+
+class StreamsGroupTargetAssignmentMetadataKey(Record, record_type=20, versions="0"):
+    group_id: str = string("0")
+
+
+class StreamsGroupTargetAssignmentMetadataValue(
+    Record, record_type=20, versions="0", flexible="0+"
+):
+    assignment_epoch: int = int32("0+")
+    assignment_timestamp: int = int64("0+", tag=0, ignorable=True)
+
+
+class StreamsGroupTargetAssignmentMemberKey(Record, record_type=21, versions="0"):
+    group_id: str = string("0")
+    member_id: str = string("0")
+
+
+class TaskIds(Struct):
+    subtopology_id: str = string("0+")
+    partitions: list[int] = array(int32, "0+")
+
+
+class StreamsGroupTargetAssignmentMemberValue(Record, record_type=21, versions="0", flexible="0+"):
+    active_tasks: list[TaskIds] = array(TaskIds, "0+")
+    standby_tasks: list[TaskIds] = array(TaskIds, "0+")
+    warmup_tasks: list[TaskIds] = array(TaskIds, "0+")
+
+
+class StreamsGroupCurrentMemberAssignmentKey(Record, record_type=22, versions="0"):
+    group_id: str = string("0")
+    member_id: str = string("0")
+
+
+class TaskIdsWithEpochs(Struct):
+    subtopology_id: str = string("0+")
+    partitions: list[int] = array(int32, "0+")
+    assignment_epochs: list[int] | None = array(int32, "0+", tag=0, default=None, nullable="0+")
+
+
+class StreamsGroupCurrentMemberAssignmentValue(Record, record_type=22, versions="0", flexible="0+"):
+    member_epoch: int = int32("0+")
+    previous_member_epoch: int = int32("0+")
+    state: int = int8("0+")
+    active_tasks: list[TaskIdsWithEpochs] = array(TaskIdsWithEpochs, "0+")
+    standby_tasks: list[TaskIdsWithEpochs] = array(TaskIdsWithEpochs, "0+")
+    warmup_tasks: list[TaskIdsWithEpochs] = array(TaskIdsWithEpochs, "0+")
+    active_tasks_pending_revocation: list[TaskIdsWithEpochs] = array(TaskIdsWithEpochs, "0+")
+    standby_tasks_pending_revocation: list[TaskIdsWithEpochs] = array(TaskIdsWithEpochs, "0+")
+    warmup_tasks_pending_revocation: list[TaskIdsWithEpochs] = array(TaskIdsWithEpochs, "0+")
+
+
+class StreamsGroupTopologyKey(Record, record_type=23, versions="0"):
+    group_id: str = string("0")
+
+
+class TopicConfig(Struct):
+    key: str = string("0+")
+    value: str = string("0+")
+
+
+class TopicInfo(Struct):
+    name: str = string("0+")
+    partitions: int = int32("0+")
+    replication_factor: int = int16("0+")
+    topic_configs: list[TopicConfig] = array(TopicConfig, "0+")
+
+
+class CopartitionGroup(Struct):
+    source_topics: list[int] = array(int16, "0+")
+    source_topic_regex: list[int] = array(int16, "0+")
+    repartition_source_topics: list[int] = array(int16, "0+")
+
+
+class Subtopology(Struct):
+    subtopology_id: str = string("0+")
+    source_topics: list[str] = array(string, "0+")
+    source_topic_regex: list[str] = array(string, "0+")
+    state_changelog_topics: list[TopicInfo] = array(TopicInfo, "0+")
+    repartition_sink_topics: list[str] = array(string, "0+")
+    repartition_source_topics: list[TopicInfo] = array(TopicInfo, "0+")
+    copartition_groups: list[CopartitionGroup] = array(CopartitionGroup, "0+")
+
+
+class StreamsGroupTopologyValue(Record, record_type=23, versions="0", flexible="0+"):
+    epoch: int = int32("0+")
+    subtopologies: list[Subtopology] = array(Subtopology, "0+")

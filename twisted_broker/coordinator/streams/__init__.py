@@ -1,0 +1,1 @@
+"""Streams groups (KIP-1071): what is decided about them. Ring 0."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from twisted_broker.raft.consequences import Leader, Outbox, SaveElection
+from twisted_broker.raft.consequences import Leader, Outbox, Reply, SaveElection
 from twisted_broker.raft.election_state import (
     ElectionState,
     decode_election_state,
     encode_election_state,
 )
+from twisted_broker.raft.kafka_raft_client import KafkaRaftClient
 from twisted_broker.raft.leader_state import LeaderState
 from twisted_broker.raft.log_view import (
     Batch,
@@ -19,6 +20,7 @@ from twisted_broker.raft.log_view import (
     SnapshotInstead,
     Valid,
 )
+from twisted_broker.raft.messages import Vote
 from twisted_broker.raft.node import RaftNode
 from twisted_broker.raft.quorum_state import LocalNode, QuorumConfig, QuorumState, State
 from twisted_broker.raft.replica_key import Address, Endpoint, ReplicaKey
@@ -305,3 +307,32 @@ def test_the_only_voter_goes_on_leading_with_a_second_one() -> None:
     leader.set_voters(alone.with_voter(VoterNode(OTHER)))
     leader.begin_check(60_000)
     assert leader.check_deadline_ms == 63_000
+
+
+def test_an_observer_without_a_leader_grants_a_pre_vote() -> None:
+    """It may be a voter by a record that only the others have, and needed for their majority."""
+    local = LocalNode(ReplicaKey(4, b"d" * 16))
+    stored = ElectionState(4, 1)
+    core = KafkaRaftClient(
+        local,
+        QuorumConfig(),
+        VoterHistory(voters(1, 2)),
+        LogView(),
+        (),
+        lambda limit: 0,
+        stored,
+        0,
+        0,
+    )
+    state = core.quorum.state
+    assert isinstance(state, FollowerState)
+    state.has_fetched = True
+    asked = Vote(OTHER, 4, OffsetAndEpoch(9, 4), True, local.key)
+
+    def granted(now_ms: float) -> bool:
+        core.tick(now_ms)
+        (answer,) = [e for e in core.request("a", asked, now_ms) if isinstance(e, Reply)]
+        return answer.answer.granted
+
+    assert not granted(1000)
+    assert granted(2000)

@@ -60,6 +60,10 @@ class Follower:
         if now_ms >= state.deadline_ms and is_voter:
             self._quorum.to_prospective(now_ms)
             return now_ms
+        if now_ms >= state.deadline_ms:
+            # A voter whose record did not come here may need this vote: it is not refused for a
+            # leader that is gone.
+            state.has_fetched = False
         update = self._due_update(state, now_ms)
         leader = state.leader_id
         requests.give_up(leader, now_ms)

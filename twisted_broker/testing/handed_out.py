@@ -22,7 +22,10 @@ from dataclasses import replace
 from typing import Any
 
 from twisted_broker.coordinator.classic_group import ClassicGroup
+from twisted_broker.coordinator.consumer.member import LEAVE_EPOCH
 from twisted_broker.coordinator.coordinator_shard import CoordinatorState
+from twisted_broker.coordinator.share.group import ShareGroup
+from twisted_broker.coordinator.share.requests import ShareHeartbeatRequest
 from twisted_broker.coordinator.transaction.transaction_metadata import (
     AT_REST,
     EMPTY,
@@ -191,6 +194,13 @@ class Raised:
             for shard in [*role.groups.runtime.shards.values()]:
                 for group in [each.group for each in shard.groups.each_value()]:
                     members = group.members.values()
+                    if isinstance(group, ShareGroup):
+                        for each in [*members]:
+                            gone = ShareHeartbeatRequest(
+                                group.group_id, each.member_id, LEAVE_EPOCH
+                            )
+                            await role.groups.share_heartbeat(gone)
+                        continue
                     leavers = [(each.member_id, each.instance_id) for each in members]
                     if isinstance(group, ClassicGroup):
                         leavers += [(each, None) for each in group.pending_joins]

@@ -313,17 +313,9 @@ def test_an_observer_without_a_leader_grants_a_pre_vote() -> None:
     """It may be a voter by a record that only the others have, and needed for their majority."""
     local = LocalNode(ReplicaKey(4, b"d" * 16))
     stored = ElectionState(4, 1)
-    core = KafkaRaftClient(
-        local,
-        QuorumConfig(),
-        VoterHistory(voters(1, 2)),
-        LogView(),
-        (),
-        lambda limit: 0,
-        stored,
-        0,
-        0,
-    )
+    history = VoterHistory(voters(1, 2))
+    node = RaftNode(local, QuorumConfig(), history, LogView(), (), lambda limit: 0, 0)
+    core = KafkaRaftClient(node, stored, 0)
     state = core.quorum.state
     assert isinstance(state, FollowerState)
     state.has_fetched = True

@@ -368,3 +368,14 @@ def test_an_empty_group_stays_until_it_is_deleted(run):
     run.pass_ms(2 * run.coordinator.context.settings.retention_check_interval_ms)
     assert run.group() is not None
     assert run.coordinator.share_states("g").initialized[TA].partitions == {0, 1, 2, 3}
+
+
+def test_a_topic_that_went_while_nobody_coordinated_raises_no_epoch_again_and_again(run):
+    run.joined()
+    run = run.again()
+    run.image = image(TWO)
+    first = run.beat("a", 3)
+    assert first.assignment == frozenset()
+    epochs = {run.beat("a", first.member_epoch).member_epoch for _ in range(3)}
+    assert epochs == {first.member_epoch}
+    assert run.coordinator.share_states("g") == ShareStates()

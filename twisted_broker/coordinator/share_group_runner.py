@@ -93,6 +93,9 @@ class ShareGroupRunner(GroupRunner[ShareGroup]):
         """Fires with the answer, or fails with BrokerError. The request has passed
         `check_request`.
         """
+        if group.lacks_target:
+            # Perhaps for ever: its topic went while nobody coordinated, or the record was refused.
+            self.topics_gone(group)
         answer: Deferred[HeartbeatAnswer] = Deferred()
         decide = leave if request.member_epoch < 0 else heartbeat
         self._ask(

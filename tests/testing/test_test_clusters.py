@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import psutil
@@ -541,3 +542,9 @@ def test_what_a_cluster_takes_is_said() -> None:
         Cluster("3")
     with pytest.raises(TypeError, match="topics takes partitions by name"):
         Cluster(topics=["orders"])
+
+
+def test_the_example_says_what_of_it_is_installed() -> None:
+    """`pip install` of a folder with several modules refuses to guess."""
+    project = tomllib.loads((HERE / "examples/shop/pyproject.toml").read_text())
+    assert project["tool"]["setuptools"]["py-modules"] == ["shop"]

@@ -2,7 +2,8 @@
 they say of themselves past the relays.
 
 1. Nodes have names: broker N is `"N"`, the controller `CONTROLLER`; combined, broker 1 is the
-   controller too, and there is no other.
+   controller too, and there is no other. Of a quorum all three brokers are, and the controller is
+   whoever is active.
 2. A node keeps its ports over its restarts.
 3. Waiting is for conditions, as long as `PATIENCE_SECONDS`, which a loaded machine must be able to
    meet.
@@ -10,6 +11,7 @@ they say of themselves past the relays.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -23,6 +25,7 @@ from twisted_broker.cli.tls import make_certificates
 from twisted_broker.interfaces import TopicPartition
 
 CONTROLLER = "100"
+CLUSTER_ID = "Q" * 22
 BROKERS = ("1", "2", "3")
 SESSION_MS = 2500
 _LOOK_SECONDS = 0.05
@@ -41,6 +44,23 @@ _SETTINGS = {
 }
 
 
+def _newest_epoch(node: Node) -> int:
+    """That it led, by its log."""
+    try:
+        text = node.log.read_text(errors="replace")
+    except FileNotFoundError:
+        return 0
+    return max(map(int, re.findall(r"controller active .*?epoch=(\d+)", text)), default=0)
+
+
+_OF_THREE = {
+    "offsets.topic.replication.factor": "3",
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
+}
+"""A node that is a controller has Kafka's sample otherwise: one replica."""
+
+
 class Cluster:
     """Three brokers and their controller. Use as a context."""
 
@@ -51,11 +71,13 @@ class Cluster:
         combined: bool = False,
         more: Mapping[str, str] | None = None,
         security: str = PLAINTEXT,
+        is_quorum: bool = False,
     ) -> None:
         """`more`: settings of the brokers. `security`: of all connections but those of `asking`,
         which go past the relays to a listener of their own.
         """
-        self.relays, self.combined, self._more = relays, combined, dict(more or {})
+        self.relays, self.combined, self._more = relays, combined or is_quorum, dict(more or {})
+        self._voters = {name: relays.front(name) for name in BROKERS} if is_quorum else {}
         self.nodes: dict[str, Node] = {}
         self._client_ports: dict[str, int] = {}
         self._directory, self._is_secured = directory, security != PLAINTEXT
@@ -66,9 +88,9 @@ class Cluster:
                 for node in self.nodes.values()
                 if node.process is not None
             }
-        controller = "1" if combined else CONTROLLER
-        self.controller_port = relays.front(controller)
-        if not combined:
+        controller = "1" if self.combined else CONTROLLER
+        self.controller_port = self._voters.get(controller) or relays.front(controller)
+        if not self.combined:
             settings = {
                 "process.roles": "controller",
                 "node.id": CONTROLLER,
@@ -101,10 +123,11 @@ class Cluster:
         self._client_ports[name] = ports["PLAINTEXT"]
         if self._is_secured:
             self._client_ports[name] = ports["CLIENTS"] = self.relays.front(name)
-        is_controller = self.combined and name == "1"
+        is_controller = name in self._voters or (self.combined and name == "1")
 
         def listeners(host: str) -> str:
-            own = [self._controller(host)] if is_controller else []
+            port = self._voters.get(name, self.controller_port)
+            own = [f"CONTROLLER://{host}:{port}"] if is_controller else []
             return ",".join(
                 [*(f"{listener}://{host}:{port}" for listener, port in ports.items()), *own]
             )
@@ -122,7 +145,14 @@ class Cluster:
         settings["process.roles"] = "broker,controller" if is_controller else "broker"
         if not is_controller:
             settings["controller.quorum.bootstrap.servers"] = f"{FRONT}:{self.controller_port}"
-        return Node(name, directory, settings, ports["PLAINTEXT"])
+        if self._voters:
+            settings |= _OF_THREE
+            settings["controller.quorum.voters"] = ",".join(
+                f"{voter}@{FRONT}:{port}" for voter, port in self._voters.items()
+            )
+        node = Node(name, directory, settings, ports["PLAINTEXT"])
+        node.more = ["--cluster-id", CLUSTER_ID] if self._voters else []
+        return node
 
     @property
     def brokers(self) -> list[Node]:
@@ -130,6 +160,9 @@ class Cluster:
 
     @property
     def controller(self) -> Node:
+        """Of a quorum the one that became active last."""
+        if self._voters:
+            return max(self.brokers, key=_newest_epoch)
         return self.nodes["1" if self.combined else CONTROLLER]
 
     @property

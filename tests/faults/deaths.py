@@ -54,20 +54,21 @@ def kill_all(scene: Scene) -> str:
 
 @kind
 def kill_controller(scene: Scene) -> str:
-    scene.kill(scene.controller)
+    victim = scene.controller
+    scene.kill(victim)
     scene.hold(0.5, 4)
-    return scene.controller
+    return victim
 
 
 @kind
 def kill_controller_then_leader(scene: Scene) -> str:
     """Nobody is there to move leadership until the controller is back."""
-    victim = scene.leader()
-    scene.kill(scene.controller)
+    victim, controller = scene.leader(), scene.controller
+    scene.kill(controller)
     scene.hold(0, 0.5)
     scene.kill(victim)
     scene.hold(0, 2)
-    return f"{scene.controller} {victim}"
+    return f"{controller} {victim}"
 
 
 @kind
@@ -81,9 +82,10 @@ def stop_broker(scene: Scene) -> str:
 
 @kind
 def stop_controller(scene: Scene) -> str:
-    scene.cluster.controller.pause()
+    victim = scene.controller
+    scene.cluster.nodes[victim].pause()
     scene.hold(0.5, 6)
-    return scene.controller
+    return victim
 
 
 @kind
@@ -107,9 +109,10 @@ def rolling_restart(scene: Scene) -> str:
 @kind
 def leave_without_controller(scene: Scene) -> str:
     """SIGTERM, and nobody there who could take leadership over: it ends all the same."""
-    victim = scene.random.choice([name for name in BROKERS if name != scene.controller])
-    scene.kill(scene.controller)
+    controller = scene.controller
+    victim = scene.random.choice([name for name in BROKERS if name != controller])
+    scene.kill(controller)
     node = scene.cluster.nodes[victim]
     node.ask_to_leave()
     node.await_gone()
-    return f"{victim} without {scene.controller}"
+    return f"{victim} without {controller}"

@@ -63,6 +63,7 @@ class Run:
         tell: Callable[[str], object] = print,
         security: str = PLAINTEXT,
         transactions: bool = False,
+        is_quorum: bool = False,
     ) -> None:
         self.seed, self.directory, self.combined, self.acks, self.tell = (
             seed,
@@ -71,7 +72,7 @@ class Run:
             acks,
             tell,
         )
-        self.security, self.transactions = security, transactions
+        self.security, self.transactions, self.is_quorum = security, transactions, is_quorum
         self.plan = plan(seed, rounds, kinds)
         self.summary = Summary()
 
@@ -79,7 +80,13 @@ class Run:
         """Never raises for what the brokers did: that is in the summary."""
         with (
             Relays() as relays,
-            Cluster(self.directory, relays, self.combined, security=self.security) as self.cluster,
+            Cluster(
+                self.directory,
+                relays,
+                self.combined,
+                security=self.security,
+                is_quorum=self.is_quorum,
+            ) as self.cluster,
         ):
             self.cluster.create_topic(TOPIC, PARTITIONS)
             if self.transactions:

@@ -24,6 +24,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--combined", action="store_true", help="broker 1 is the controller too")
     parser.add_argument(
+        "--quorum", action="store_true", help="all three are: the active controller is struck"
+    )
+    parser.add_argument(
         "--kind",
         action="append",
         choices=sorted(KINDS),
@@ -56,6 +59,8 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     if chosen.keep is not None and chosen.keep.exists() and any(chosen.keep.iterdir()):
         parser.error(f"--keep {chosen.keep}: not empty; name a new directory")
+    if chosen.quorum and chosen.security != PLAINTEXT:
+        parser.error("--quorum and --security: the first user would be one node's only")
     directory = chosen.keep or Path(tempfile.mkdtemp(prefix="faults-"))
     tell = partial(print, flush=True)
     signal.signal(
@@ -71,6 +76,7 @@ def main(arguments: list[str] | None = None) -> int:
         tell,
         chosen.security,
         chosen.transactions,
+        chosen.quorum,
     ).run()
     print("\n".join(summary.lines()))
     if summary.problems:

@@ -29,8 +29,12 @@ class Scene:
 
     def __init__(self, cluster: Cluster, random: Random, topic: str) -> None:
         self.cluster, self.relays, self.random, self.topic = cluster, cluster.relays, random, topic
-        self.controller = cluster.controller.name
         self.moves: list[tuple[str, float]] = []
+
+    @property
+    def controller(self) -> str:
+        """Whoever decides now."""
+        return self.cluster.controller.name
 
     def broker(self) -> str:
         return self.random.choice(BROKERS)

@@ -51,6 +51,14 @@ def test_five_rounds(tmp_path: Path) -> None:
 @pytest.mark.clients
 @pytest.mark.long
 @pytest.mark.timeout(1200)
+def test_five_rounds_of_a_quorum(tmp_path: Path) -> None:
+    """The same where all three are controllers, and the active one dies."""
+    passes(Run(5, len(SHORT), tmp_path, kinds=SHORT, is_quorum=True))
+
+
+@pytest.mark.clients
+@pytest.mark.long
+@pytest.mark.timeout(1200)
 def test_five_rounds_over_sasl_ssl(tmp_path: Path) -> None:
     """The same with TLS and SCRAM between all nodes and clients."""
     passes(Run(5, len(SHORT), tmp_path, kinds=SHORT, security=SASL_SSL))

@@ -78,8 +78,11 @@ class Churn(InThread):
 class Soak(Run):
     """`page` is written at the end, whatever became of the run."""
 
-    def __init__(self, minutes: float, seed: int, directory: Path, page_file: Path) -> None:
-        super().__init__(seed, 0, directory, tell=partial(print, flush=True))
+    def __init__(
+        self, minutes: float, seed: int, directory: Path, page_file: Path, is_quorum: bool = False
+    ) -> None:
+        tell = partial(print, flush=True)
+        super().__init__(seed, 0, directory, tell=tell, is_quorum=is_quorum)
         self._minutes, self._page = minutes, page_file
         self._acknowledged = self._polled = self.periods = 0
         self._random = Random(f"soak {seed}")
@@ -90,7 +93,9 @@ class Soak(Run):
         until = began + self._minutes * 60
         with (
             Relays() as relays,
-            Cluster(self.directory, relays, more=_SETTINGS) as self.cluster,
+            Cluster(
+                self.directory, relays, more=_SETTINGS, is_quorum=self.is_quorum
+            ) as self.cluster,
             Sampler(list(self.cluster.nodes.values())) as sampler,
         ):
             self.cluster.create_topic(
@@ -216,6 +221,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak.run", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--quorum", action="store_true", help="all three brokers are controllers, too"
+    )
     parser.add_argument("--page", type=Path, default=Path("build/soak.html"))
     parser.add_argument("--keep", type=Path, metavar="DIR", help="logs and data stay there")
     chosen = parser.parse_args(arguments)
@@ -227,7 +235,7 @@ def main(arguments: list[str] | None = None) -> int:
     directory = (chosen.keep or Path(tempfile.mkdtemp(prefix="soak-"))).absolute()
     chosen.page.parent.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    run = Soak(chosen.minutes, chosen.seed, directory, chosen.page)
+    run = Soak(chosen.minutes, chosen.seed, directory, chosen.page, chosen.quorum)
     run.run()
     print("\n".join(run.summary.problems))
     print(f"page: {chosen.page}")

@@ -93,8 +93,10 @@ def streams_group_heartbeat(side: Side, version: int) -> None:
     _one_member(side, one)
     _two_members(side, two)
     _internal_topics(side, inner)
+    # Before the settings, which take a moment: both are there then.
+    store = side.topic("store", partitions=3)
     (standby,) = groups(side, topic, "standby", **{"streams.num.standby.replicas": "1"})
-    _standbys(side, standby)
+    _standbys(side, standby, store)
     (delayed,) = groups(side, topic, "delayed", **{"streams.initial.rebalance.delay.ms": "600000"})
     side.ask("delayed", **delayed.join_fields("a"))
     side.ask("delayed, a second", **delayed.join_fields("b"))
@@ -239,12 +241,12 @@ def _internal_topics(side: Side, inner: Group) -> None:
     side.ask("another number", **existing.join_fields("a", topology=grown))
 
 
-def _standbys(side: Side, group: Group) -> None:
+def _standbys(side: Side, group: Group, store: str) -> None:
     app = group.topology(
         0,
         subtopology(
             source_topics=[group.topic],
-            state_changelog_topics=[info(side.topic("store", partitions=3))],
+            state_changelog_topics=[info(store)],
         ),
     )
     side.ask("alone", **group.join_fields("a", topology=app))

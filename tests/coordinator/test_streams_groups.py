@@ -1,6 +1,7 @@
 """Streams groups beside others: which kind a name is, timers, restarts, deletion, offsets."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,12 +13,16 @@ from tests.coordinator.test_group_coordinator import now
 from twisted_broker.coordinator.classic_group import ClassicGroup
 from twisted_broker.coordinator.consumer.requests import HeartbeatRequest as ConsumerHeartbeat
 from twisted_broker.coordinator.coordinator_publisher import CoordinatorPublisher
+from twisted_broker.coordinator.group_explanation import explain_group
 from twisted_broker.coordinator.offset_metadata_manager import OffsetToCommit
 from twisted_broker.coordinator.streams.configure import StatusCode
 from twisted_broker.coordinator.streams.group import StreamsGroup, StreamsGroupState
 from twisted_broker.coordinator.streams.requests import HeartbeatAnswer, HeartbeatRequest
 from twisted_broker.image.metadata_delta import MetadataDelta
+from twisted_broker.status import group_metrics
+from twisted_broker.status.metric_text import Exposition
 from twisted_broker.wire.errors import ErrorCode as E
+from twisted_broker.wire.schema import run_whole
 
 SESSION_MS = 45_000
 NOTHING: dict[str, Any] = {"active": frozenset(), "standby": frozenset(), "warmup": frozenset()}
@@ -308,3 +313,15 @@ def test_the_state_of_a_group_whose_topics_are_missing(run):
     run.member()
     assert run.group().state is StreamsGroupState.NOT_READY
     assert [each.state for each in run.listed()] == ["NotReady"]
+    assert run_whole(explain_group(run.group(), run.image))["why"] == [
+        "its application has no tasks: Source topics in are missing."
+    ]
+    out = Exposition()
+    run_whole(group_metrics.groups(out, run.coordinator, SimpleNamespace(partitions={})))
+    text = b"".join(out.text()).decode()
+    for line in (
+        'kafka_server_group_coordinator_metrics_group_count{protocol="streams"} 1',
+        'kafka_server_group_coordinator_metrics_streams_group_count{state="notready"} 1',
+        'kafka_server_group_coordinator_metrics_streams_group_count{state="stable"} 0',
+    ):
+        assert f"{line}\n" in text, line

@@ -1,7 +1,7 @@
 """Why a group's members wait, in words and numbers. Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns `explain_group`, for groups of the classic and of the consumer protocol; of others it gives
-state and epochs.
+state and epochs, and what keeps a streams group from having tasks.
 
 1. It only reads. A walk over a group's partitions pauses.
 2. At most `MOST_NAMED` partitions or members are named in one reason; what a member waits for is
@@ -25,6 +25,8 @@ from twisted_broker.coordinator.consumer.member import (
 )
 from twisted_broker.coordinator.consumer.partitions import TopicIdPartition, by_topic
 from twisted_broker.coordinator.group_entry import Group
+from twisted_broker.coordinator.modern_group import ModernGroup
+from twisted_broker.coordinator.streams.group import StreamsGroup
 from twisted_broker.image.metadata_image import MetadataImage
 
 MOST_NAMED = 10
@@ -46,7 +48,7 @@ def explain_group(group: Group, image: MetadataImage) -> Generator[None, None, d
     told |= {"epoch": group.epoch, "assignment_epoch": group.assignment_epoch}
     if not isinstance(group, ConsumerGroup):
         members = [{"member": each, "epoch": m.epoch} for each, m in group.members.items()]
-        return told | {"why": [], "members": members}
+        return told | {"why": list(_of_others(group)), "members": members}
     told["why"] = list(_of_consumers(group))
     told["members"] = yield from _consumer_members(group, image)
     return told
@@ -74,6 +76,14 @@ def _classic_members(group: ClassicGroup) -> list[dict[str, Any]]:
             why.append("it has not sent its SyncGroup")
         rows.append(_row(each, "classic") | {"why": why})
     return rows
+
+
+# share and streams groups
+def _of_others(group: ModernGroup) -> Iterator[str]:
+    if isinstance(group, StreamsGroup) and group.configured is not None:
+        problem = group.configured.problem
+        if group.members and problem is not None:
+            yield f"its application has no tasks: {problem.detail}"
 
 
 # consumer groups

@@ -34,6 +34,7 @@ OFFSETS_PER_PIECE = 200
 _STATES = ("Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead")
 _CONSUMER_STATES = ("Empty", "Assigning", "Reconciling", "Stable", "Dead")
 _SHARE_STATES = ("Empty", "Stable", "Dead")
+_STREAMS_STATES = ("Empty", "NotReady", "Assigning", "Reconciling", "Stable", "Dead")
 _Counts = Counter[tuple[str, str]]
 """Groups by their protocol and state."""
 
@@ -67,7 +68,7 @@ def groups(out: Exposition, coordinator: Any, replicas: Any) -> Iterator[None]:
 def _counts(out: Exposition, states: _Counts, offsets: int) -> None:
     totals = {
         kind: sum(count for (each, _), count in states.items() if each == kind)
-        for kind in ("classic", "consumer", "share")
+        for kind in ("classic", "consumer", "share", "streams")
     }
     rows = [("NumGroups", "Classic groups that this broker coordinates.", totals["classic"])]
     rows += [
@@ -91,6 +92,12 @@ def _counts(out: Exposition, states: _Counts, offsets: int) -> None:
             "state",
             "Share groups by their state.",
             {state.lower(): states["share", state] for state in _SHARE_STATES},
+        ),
+        (
+            "streams-group-count",
+            "state",
+            "Streams groups by their state.",
+            {state.lower(): states["streams", state] for state in _STREAMS_STATES},
         ),
     ):
         out.bean(

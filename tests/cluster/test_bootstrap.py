@@ -78,10 +78,11 @@ def test_kafkas_file_is_understood_and_what_is_not_served_is_named(
             VERSION: 30,
             ELR: 1,
             "group.version": 1,
+            "share.version": 1,
             "streams.version": 1,
             "transaction.version": 2,
         },
-        {"share.version": 1},
+        {},
     )
 
 

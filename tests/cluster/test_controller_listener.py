@@ -41,6 +41,7 @@ LEVELS = {
     "metadata.version": 30,
     "eligible.leader.replicas.version": 1,
     "group.version": 1,
+    "share.version": 1,
     "streams.version": 1,
     "transaction.version": 2,
 }
@@ -143,8 +144,9 @@ def test_each_request_of_a_node_is_served_on_that_listener() -> None:
 
 
 def test_a_new_cluster_says_its_levels(broker: MemoryBroker) -> None:
-    """RL 8.1: metadata.version 30, ELR 1, group.version 1, streams.version 1, transaction.version 2
-    are finalised, as soon as the broker follows; other features are at 0 and not said.
+    """RL 8.1: metadata.version 30, ELR, group.version, share.version and streams.version 1,
+    transaction.version 2 are finalised, as soon as the broker follows; other features are at 0 and
+    not said.
     """
     answer = asked(broker, 9092)
     assert {each.name: each.max_version_level for each in answer.finalized_features} == LEVELS
@@ -157,4 +159,3 @@ def test_a_new_cluster_says_its_levels(broker: MemoryBroker) -> None:
         )
         and LEVELS.keys() <= supported.keys()
     )
-    assert supported.get("share.version", (0, 0))[1] == 0, "what is not served is not claimed"

@@ -16,7 +16,12 @@ from twisted_broker.cluster.feature_changes import (
     UPGRADE,
     update_features,
 )
-from twisted_broker.cluster.features import GROUP_VERSION, STREAMS_VERSION, TRANSACTION_VERSION
+from twisted_broker.cluster.features import (
+    GROUP_VERSION,
+    SHARE_VERSION,
+    STREAMS_VERSION,
+    TRANSACTION_VERSION,
+)
 from twisted_broker.cluster.partition_change import ELR_FEATURE
 from twisted_broker.cluster.records import LATEST_METADATA_VERSION
 from twisted_broker.image.entries import BrokerRegistration, ControllerRegistration, FeatureRange
@@ -229,6 +234,7 @@ def test_a_change_is_durable_when_it_is_answered(fixture):
     assert fixture.controller.image.features == {
         METADATA_VERSION: LATEST_METADATA_VERSION,
         GROUP_VERSION: 1,
+        SHARE_VERSION: 1,
         STREAMS_VERSION: 1,
         TRANSACTION_VERSION: 2,
     }

@@ -479,14 +479,15 @@ def test_a_broker_is_removed_for_good(fixture: Fixture) -> None:
 
 
 def test_the_first_records_of_a_cluster(fixture: Fixture) -> None:
-    """RL 8.1: a new cluster finalises metadata.version 30, ELR 1, group.version 1, streams.version
-    1 and transaction.version 2; other features stay 0; the controller is registered.
+    """RL 8.1: a new cluster finalises metadata.version 30; ELR, group.version, share.version and
+    streams.version 1; transaction.version 2; other features stay 0; the controller is registered.
     """
     image = fixture.controller.image
     assert image.features == {
         "metadata.version": 30,
         "eligible.leader.replicas.version": 1,
         "group.version": 1,
+        "share.version": 1,
         "streams.version": 1,
         "transaction.version": 2,
     }

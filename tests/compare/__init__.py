@@ -11,6 +11,7 @@ one again), with `node.id=1`, replication factors of 1 for its internal topics a
 | `members.py` | groups of two and three members, also static, with rebalances under way |
 | `data_cases.py`, `group_cases.py`, `admin_cases.py` | the cases, a function per API |
 | `consumer_group_cases.py` | those of consumer groups (KIP-848) |
+| `share_fetch_cases.py` | share partitions and sessions (KIP-932) |
 | `share_group_cases.py` | those of share groups (KIP-932) |
 | `share_state_cases.py` | those of the share coordinator (KIP-932) |
 | `acl_cases.py` | those of ACLs |

@@ -54,8 +54,6 @@ def _case(reason: str, api: str, versions: str, label: str, *fields: Field) -> l
 # -- what is not served yet
 
 _NOT_SERVED = {
-    78: "1, max_version: 2",
-    79: "1, max_version: 2",
     80: "0, max_version: 1",
     81: "0, max_version: 0",
     88: "0, max_version: 0",
@@ -69,7 +67,6 @@ _NOT_BY_CONTROLLER = {
     80: "0, max_version: 1",
     81: "0, max_version: 0",
 }
-_FEATURES = {"share": 1, "streams": 1}
 _KAFKAS_LOWEST = {1: 4, 2: 1, 8: 2, 9: 1, 19: 2, 20: 1, 23: 2}
 _KAFKAS_LOWEST |= {27: 1, 29: 1, 30: 1, 31: 1, 32: 1, 35: 1}
 _FROM_0 = {key: (low, 0) for key, low in _KAFKAS_LOWEST.items()}
@@ -82,14 +79,6 @@ def _api_versions(
     for key, versions in lacking.items():
         shown = f"{{api_key: {key}, min_version: {versions}}}"
         yield Allowed("not served yet", api, "0+", "*", f"api_keys.{key}", shown, ABSENT)
-    for name, level in _FEATURES.items():
-        feature = f"{{name: '{name}.version', "
-        for path, levels in (
-            ("finalized", f"max_version_level: {level}, min_version_level: {level}}}"),
-            ("supported", f"min_version: 0, max_version: {level}}}"),
-        ):
-            field = f"{path}_features.'{name}.version'"
-            yield Allowed("not served yet", api, "3+", "*", field, feature + levels, ABSENT)
     for key, (kafka, ours) in lowest.items():
         reason = "only brokers fetch there" if ours else "served from 0 on, as Kafka 3.9 did"
         field = f"api_keys.{key}.min_version"

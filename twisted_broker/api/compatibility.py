@@ -174,7 +174,10 @@ BEHAVIOUR = """
   that was made before them has them after `kafka-features upgrade --feature share.version=1`. DescribeShareGroupOffsets answers about a partition
   that there is not with UNKNOWN_TOPIC_OR_PARTITION; Kafka never answers. AlterShareGroupOffsets that cannot reach the share coordinator for some
   partitions changes the others; Kafka changes none. The share coordinator answers COORDINATOR_LOAD_IN_PROGRESS until all that it has read is committed; Kafka serves it before. What is kept of a topic that is deleted while a
-  partition of `__share_group_state` has no leader goes when one takes over; Kafka keeps it.
+  partition of `__share_group_state` has no leader goes when one takes over; Kafka keeps it. An unknown topic id in ShareFetch is an error of its partition;
+  Kafka fails the whole request. A partition without another leader to name carries the leader -1, not 0. The start offset passes offsets that the log
+  does not have, also where what was persisted has a hole; Kafka's may stand still there. A member whose connection is lost while its fetch waits acquires
+  nothing more.
 - **A log beside the directory of its replica** is not served while that directory, by the metadata, is offline: it may be an older one (one log line
   names both). Kafka serves any log that it finds.
 - **A replica that a metadata snapshot does not list** is kept as `TOPIC-N.<hex>-stray`, not deleted. A replica is deleted only when a record of the

@@ -8,7 +8,8 @@
    both. A request that closes its session, renews, or wants nothing is answered without a wait.
 4. Without a free session the refusal comes after `max_wait_ms`, so that clients do not spin.
 5. Records leave as file slices; an answer that is not made releases its slices.
-6. A partition without another leader to name carries the leader -1 and epoch -1.
+6. A partition without another leader to name carries the leader -1 and epoch -1. Only what a share
+   partition says of acknowledgements comes with a message.
 
 Source: GN 1.9, 1.10, 1.17, 1.18, 3.30-3.48, 3.60; Apache Kafka 4.3.1
 `KafkaApis.handleShareFetchRequest`, `handleShareAcknowledgeRequest`. Unlike there an unknown topic
@@ -74,21 +75,16 @@ _HINTED = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_E
 Refusals = dict[SharePartitionId, "Deferred[BrokerError | None]"]
 
 
-def _message(refusal: BrokerError) -> str | None:
-    """The code's own sentence is not sent."""
-    return None if refusal.message == refusal.code.sentence else refusal.message
-
-
 def _checked(context: RequestContext, group_id: str | None, member_id: str | None) -> SessionKey:
     """Raises BrokerError."""
     if not serves_share_groups(context.metadata.image):
         raise BrokerError(ErrorCode.UNSUPPORTED_VERSION)
     if group_id is None:
-        raise BrokerError(ErrorCode.INVALID_REQUEST, "Invalid group id in the request.")
+        raise BrokerError(ErrorCode.INVALID_REQUEST)
     if not context.may(Operation.READ, ResourceType.GROUP, group_id):
         raise BrokerError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
     if not member_id or len(member_id) > _LONGEST_MEMBER_ID:
-        raise BrokerError(ErrorCode.INVALID_REQUEST, "Invalid member id in the request.")
+        raise BrokerError(ErrorCode.INVALID_REQUEST)
     return SessionKey(group_id, member_id)
 
 
@@ -111,7 +107,7 @@ async def share_fetch(context: RequestContext, request: ShareFetchRequest) -> Sh
         if refusal.code == ErrorCode.SHARE_SESSION_LIMIT_REACHED:
             wait_ms = context.bounded_wait(max(0, request.max_wait_ms))
             await deferLater(context.runtime.clock, wait_ms / 1000)  # type: ignore[arg-type]
-        return ShareFetchResponse(error_code=refusal.code, error_message=_message(refusal))
+        return ShareFetchResponse(error_code=refusal.code)
     epoch = request.share_session_epoch
     names: dict[bytes, str | None] = {}
     refusals: Refusals = {}
@@ -160,19 +156,8 @@ def _check_renewal(context: RequestContext, request: ShareFetchRequest) -> None:
     """Raises INVALID_REQUEST for a request that renews and waits: the lock might end meanwhile."""
     if context.version < _RENEWS_FROM or not request.is_renew_ack:
         return
-    wrong = [
-        name
-        for name, value in (
-            ("maxBytes", request.max_bytes),
-            ("minBytes", request.min_bytes),
-            ("maxRecords", request.max_records),
-            ("maxWaitMs", request.max_wait_ms),
-        )
-        if value
-    ]
-    if wrong:
-        said = "".join(f"{name} must be set to 0, " for name in wrong)
-        raise BrokerError(ErrorCode.INVALID_REQUEST, f"{said}if isRenewAck is true.")
+    if request.max_bytes or request.min_bytes or request.max_records or request.max_wait_ms:
+        raise BrokerError(ErrorCode.INVALID_REQUEST)
 
 
 async def _session_of(
@@ -189,7 +174,7 @@ async def _session_of(
         if any(asked.acknowledgement_batches for asked in named.values()):
             raise BrokerError(ErrorCode.INVALID_REQUEST)
         if len(named) > most:
-            raise BrokerError(ErrorCode.INVALID_REQUEST, f"more than {most} partitions")
+            raise BrokerError(ErrorCode.INVALID_REQUEST)
         session = sessions.open(key, named, context.connection)
         if context.connection is not None:
             context.connection.tell_when_lost(context.share_partitions.connection_lost)
@@ -203,7 +188,7 @@ async def _session_of(
             session.partitions.pop((topic.topic_id, index), None)
     if len(session.partitions) > most:
         sessions.remove(key)
-        raise BrokerError(ErrorCode.INVALID_REQUEST, f"more than {most} partitions")
+        raise BrokerError(ErrorCode.INVALID_REQUEST)
     return session
 
 
@@ -266,14 +251,14 @@ def _refusal(
     topic = image.topics_by_id.get(topic_id)
     if topic is None:
         names[topic_id] = None
-        return BrokerError(ErrorCode.UNKNOWN_TOPIC_ID)
+        return BrokerError(ErrorCode.UNKNOWN_TOPIC_ID, "")
     if topic_id not in names:
         may = context.may(Operation.READ, ResourceType.TOPIC, topic.name)
         names[topic_id] = topic.name if may else None
     if names[topic_id] is None:
-        return BrokerError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        return BrokerError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "")
     if index not in topic.partitions:
-        return BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "")
     return None
 
 
@@ -292,7 +277,7 @@ async def share_acknowledge(
         if epoch != FINAL_EPOCH:
             session.next_epoch(epoch)
     except BrokerError as refusal:
-        return ShareAcknowledgeResponse(error_code=refusal.code, error_message=_message(refusal))
+        return ShareAcknowledgeResponse(error_code=refusal.code)
     refusals = await _acknowledged(context, key, request.topics, request.is_renew_ack, {})
     refused = {partition: await refusal for partition, refusal in refusals.items()}
     if epoch == FINAL_EPOCH:
@@ -319,7 +304,7 @@ async def _acknowledged(
         refusal = _refusal(context, *partition, names)
         is_known = refusal is None or refusal.code != ErrorCode.UNKNOWN_TOPIC_ID
         if is_known and not _are_well_formed(batches, most, is_renewal):
-            refusal = BrokerError(ErrorCode.INVALID_REQUEST)
+            refusal = BrokerError(ErrorCode.INVALID_REQUEST, "")
         if refusal is not None or not batches:
             refusals[partition] = succeed(refusal)
         else:
@@ -415,7 +400,7 @@ def _fetch_response(
             topics.setdefault(partition[0], []).append(data)
         if refusal is not None:
             data.acknowledge_error_code = refusal.code
-            data.acknowledge_error_message = refusal.message
+            data.acknowledge_error_message = refusal.message or None
     response.responses = [
         ShareFetchTopicResponse(topic_id=topic_id, partitions=partitions)
         for topic_id, partitions in topics.items()
@@ -438,7 +423,7 @@ def _acknowledge_response(
             ShareAcknowledgePartition(
                 partition_index=partition[1],
                 error_code=code,
-                error_message=None if refusal is None else refusal.message,
+                error_message=None if refusal is None else refusal.message or None,
                 current_leader=leaders.of(partition, code),
             )
         )

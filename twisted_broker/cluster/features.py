@@ -25,6 +25,7 @@ SUPPORTED_FEATURES: Mapping[str, FeatureRange] = {
     GROUP_VERSION: FeatureRange(0, 1),
     KRAFT_VERSION: FeatureRange(0, 1),
     METADATA_VERSION: FeatureRange(MINIMUM_METADATA_VERSION, LATEST_METADATA_VERSION),
+    SHARE_VERSION: FeatureRange(0, 1),
     STREAMS_VERSION: FeatureRange(0, 1),
     TRANSACTION_VERSION: FeatureRange(0, 2),
 }
@@ -33,10 +34,11 @@ INITIAL_LEVELS: Mapping[str, int] = {
     METADATA_VERSION: LATEST_METADATA_VERSION,
     ELR_FEATURE: 1,
     GROUP_VERSION: 1,
+    SHARE_VERSION: 1,
     STREAMS_VERSION: 1,
     TRANSACTION_VERSION: 2,
 }
-"""What a new cluster finalises; share.version stays 0 until it is served."""
+"""What a new cluster finalises."""
 
 
 def serves_consumer_groups(image: MetadataImage) -> bool:

@@ -25,7 +25,7 @@ LIBRARIES = ["librt >= 0.17, < 0.18", "mypy_extensions"]
 def wanted() -> bool:
     """Whether the wheel is to be compiled."""
     setting = os.environ.get("REPLOG_COMPILED", "0")
-    return setting == "1" or (setting == "auto" and _compiles())
+    return setting == "1" or (setting != "0" and _compiles())
 
 
 def _compiles() -> bool:

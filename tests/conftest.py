@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Generator
+from importlib.util import find_spec
 from pathlib import Path
 
 import hypothesis
@@ -60,6 +61,11 @@ def pytest_configure(config: pytest.Config) -> None:
     # process that a test starts and stops by it.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    turns = find_spec("twisted_broker.turns")
+    if turns is not None and not str(turns.origin).endswith(".py"):
+        from tests.opened import open_compiled_classes
+
+        open_compiled_classes()
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
     config.addinivalue_line(

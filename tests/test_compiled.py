@@ -29,12 +29,33 @@ def classes(path: Path) -> list[ast.ClassDef]:
     return [each for each in ast.walk(tree) if isinstance(each, ast.ClassDef)]
 
 
+def name_of(node: ast.AST) -> str:
+    """The last name of `a` or `a.b`."""
+    return getattr(node, "id", getattr(node, "attr", ""))
+
+
 def test_a_compiled_class_with_a_length_says_when_it_is_true() -> None:
     """Mypyc holds an optional one for true where it is not None: it looks for `__bool__` only."""
     for path in FILES:
         for cls in classes(path):
             methods = {each.name for each in cls.body if isinstance(each, ast.FunctionDef)}
             assert "__len__" not in methods or "__bool__" in methods, (path.name, cls.name)
+
+
+def test_nothing_compiled_is_asked_whether_it_is_a_protocol() -> None:
+    """What only has its methods is none to mypyc: it would have to say so as a base."""
+    protocols = {
+        each.name
+        for path in FILES
+        for each in classes(path)
+        if "Protocol" in map(name_of, each.bases)
+    }
+    assert "Authorizer" in protocols
+    for path in FILES:
+        for call in ast.walk(ast.parse(path.read_text())):
+            if isinstance(call, ast.Call) and name_of(call.func) in ("isinstance", "issubclass"):
+                asked = {name_of(each) for each in ast.walk(call.args[1])}
+                assert not asked & protocols, (path.name, call.lineno)
 
 
 def test_each_module_and_family_is_there() -> None:
@@ -52,10 +73,7 @@ def extended() -> Iterator[str]:
             if path in FILES:
                 continue
             for cls in classes(path):
-                for base in cls.bases:
-                    name = getattr(base, "id", getattr(base, "attr", ""))
-                    if name in compiled:
-                        yield name
+                yield from compiled.intersection(map(name_of, cls.bases))
 
 
 def test_compiled_classes_that_are_extended_are_marked_so() -> None:

@@ -31,6 +31,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from twisted_broker.interfaces import IClock, IDelayedCall, Marks
+from twisted_broker.subclassed import mypyc_attr
 
 SLICE_ELEMENTS, LOOK_ELEMENTS = 400, 100
 SECONDS_PER_TURN = 0.004
@@ -40,6 +41,7 @@ T = TypeVar("T")
 _logger = Logger(namespace=__name__)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Turns:
     """The long work of one broker."""
 

@@ -218,9 +218,9 @@ def test_an_answer_that_cannot_be_written_is_no_success(caplog: Any) -> None:
 
     async def wrong(context: Any, request: Any) -> Any:
         return (
-            FetchResponse(session_id="wrong")
+            FetchResponse(session_id="wrong")  # refused compiled, written by nobody plain
             if isinstance(request, FetchRequest)
-            else MetadataResponse(controller_id="wrong")
+            else MetadataResponse(controller_id=1 << 40)
         )
 
     server = Server(metadata=wrong, fetch=wrong)

@@ -14,6 +14,7 @@ from twisted_broker.api.fetch import fetch, fetch_at_once
 from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.image.entries import Endpoint
 from twisted_broker.interfaces import TopicPartition
+from twisted_broker.replication.fetch_session import FINAL_EPOCH, INITIAL_EPOCH
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.legacy import iterate_entries
 from twisted_broker.wire.messages.fetch import (
@@ -577,19 +578,34 @@ def test_an_empty_request():
     assert got(made(), max_wait_ms=500).responses == []
 
 
-@pytest.mark.parametrize("step", ["FetchContext.finish", "_partition_data"])
+class BrokenImage:
+    """Knows the topics, and fails where a leader is looked up."""
+
+    def __init__(self, image) -> None:
+        self.topics_by_id = image.topics_by_id
+
+    def partition(self, *_):
+        raise RuntimeError("a bug")
+
+
+@pytest.mark.parametrize("step", ["the session", "the answer"])
 def test_what_fails_on_the_way_to_an_answer_gives_its_records_back(step, monkeypatch):
     """docs/ARCHITECTURE 2: a slice holds its file open until it is released, also when no answer
     comes of it.
     """
     api = made()
     api.fixture.produce(2)
-    owner, _, name = f"twisted_broker.api.fetch.{step}".rpartition(".")
+    api.fixture.topic("other", {0: registration(leader_epoch=1)}, OTHER_ID)
 
     def fails(*_):
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(f"{owner}.{name}", fails)
+    if step == "the session":
+        monkeypatch.setattr(api.fixture.runtime.random, "randrange", fails)
+    else:
+        monkeypatch.setattr(api.fixture, "image", BrokenImage(api.fixture.image))
+    epoch = INITIAL_EPOCH if step == "the session" else FINAL_EPOCH
     with pytest.raises(RuntimeError):
-        got(api, ("t", 0, 0), ("other", 0, 0))
+        fenced = {"current_leader_epoch": 0}
+        got(api, ("t", 0, 0), ("other", 0, 0, fenced), version=16, session_epoch=epoch)
     assert api.fixture.partition().log.segments.active.log.references == 0

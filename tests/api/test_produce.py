@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from twisted.internet.defer import Deferred, succeed
 
 from tests.api.data_plane import Api, DenyList, Wire
 from tests.log.manual_worker import ManualWorker
@@ -22,6 +23,7 @@ from twisted_broker.api import produce as produce_module
 from twisted_broker.api.context import RequestContext
 from twisted_broker.api.produce import produce
 from twisted_broker.image.entries import Endpoint
+from twisted_broker.turns import Turns
 from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
 from twisted_broker.wire.legacy import build_message_set
 from twisted_broker.wire.messages.produce import (
@@ -118,13 +120,17 @@ def test_a_topics_id_that_becomes_known_between_two_turns(monkeypatch):
     api.fixture.name_goes_to(OTHER_ID)
     monkeypatch.setattr(produce_module, "_AT_A_TIME", 1)
 
-    async def known_again(context: RequestContext) -> None:
-        context.elements_left = 100
-        api.fixture.name_goes_to(TOPIC_ID)
+    class KnownAgain(Turns):
+        def next_turn(self) -> Deferred[None]:
+            api.fixture.name_goes_to(TOPIC_ID)
+            return succeed(None)
 
-    monkeypatch.setattr(RequestContext, "next_turn", known_again)
+    api.parts.turns = KnownAgain(api.fixture.clock)
 
     async def long(context: RequestContext, request: ProduceRequest) -> ProduceResponse | None:
+        context.elements_left = -1
+        await context.next_turn()
+        api.fixture.clock.rightNow += 1  # the time of its slice is over
         context.elements_left = 1
         return await produce(context, request)
 

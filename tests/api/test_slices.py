@@ -7,23 +7,24 @@ from __future__ import annotations
 import gc
 import sys
 from collections import Counter
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from twisted.internet.defer import ensureDeferred
+from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
 from tests.api.group_api import LISTENER, ROWS, ApiRun, image, topic
 from tests.memory_broker import MemoryBroker
-from twisted_broker.api.context import RequestContext
+from tests.replication.fixtures import Fixture
+from twisted_broker.api.context import BrokerParts, RequestContext
 from twisted_broker.api.dispatch import Dispatcher
 from twisted_broker.api.refusals import refusal, refusal_in_steps
 from twisted_broker.coordinator.offset_metadata_manager import OffsetToCommit
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.replica_manager import ReplicaManager
-from twisted_broker.security.acl import Operation, ResourceType
+from twisted_broker.security.acl import AllowAll, Operation, ResourceType
+from twisted_broker.server import broker_server, kafka_server
 from twisted_broker.simulation.memory_network import MemoryNetwork
 from twisted_broker.turns import LOOK_ELEMENTS, SECONDS_PER_TURN, SLICE_ELEMENTS, Turns
 from twisted_broker.wire.messages import (
@@ -279,8 +280,20 @@ def one_turn(broker: MemoryBroker) -> None:
             call.func(*call.args, **call.kw)
 
 
-@pytest.fixture(scope="module")
-def broker() -> Any:
+class CountedTurns(Turns):
+    """Notes in `waits` each time that a request waits for a turn."""
+
+    def __init__(self, broker: MemoryBroker) -> None:
+        super().__init__(broker.clock)
+        self.waits: list[None] = []
+
+    def next_turn(self) -> Deferred[None]:
+        self.waits.append(None)
+        return super().next_turn()
+
+
+def started() -> MemoryBroker:
+    """With the topic `t` and the coordinator of the group `g`."""
     made = MemoryBroker(auto_create_topics_enable="false", offsets_topic_num_partitions="1").start()
     made.ask(
         topics.CreateTopicsRequest(
@@ -291,6 +304,12 @@ def broker() -> Any:
     )
     made.ask(offsets.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4)
     made.pass_time(2)
+    return made
+
+
+@pytest.fixture(scope="module")
+def broker() -> Any:
+    made = started()
     yield made
     made.stop()
 
@@ -368,19 +387,13 @@ def test_an_ordinary_request_never_waits_for_a_turn(broker: MemoryBroker, monkey
     request = list_offsets.ListOffsetsRequest(
         topics=[list_offsets.ListOffsetsTopic(name="t", partitions=part)]
     )
-    waits: list[None] = []
-    next_turn = Turns.next_turn
-
-    def counted(turns: Turns) -> Any:
-        waits.append(None)
-        return next_turn(turns)
-
-    monkeypatch.setattr(Turns, "next_turn", counted)
+    turns = CountedTurns(broker)
+    monkeypatch.setattr(broker.broker.parts, "turns", turns)
     broker.ask(request, 1)
-    assert not waits
+    assert not turns.waits
     part *= 100
     broker.ask(request, 1)
-    assert waits
+    assert turns.waits
 
 
 CALLS_PER_SLICE = 60 * SLICE_ELEMENTS
@@ -483,19 +496,18 @@ def test_no_turn_frees_all_offsets_of_a_group(version: int, monkeypatch: Any) ->
     assert freed < count / 2
 
 
-def test_a_long_answer_is_freed_in_steps_and_sent_in_pieces(
-    broker: MemoryBroker, monkeypatch: Any
-) -> None:
+def test_a_long_answer_is_freed_in_steps_and_sent_in_pieces(monkeypatch: Any) -> None:
     answers: list[Any] = []
-    written: Any = Dispatcher._written_in_slices
 
-    async def kept(dispatcher: Any, served: Any, context: Any, response: Any) -> Any:
-        answers.append(response)
-        encoded = await written(dispatcher, served, context, response)
-        answers.append(encoded.answer)
-        return encoded
+    class Keeping(Dispatcher):
+        async def _written_in_slices(self, served: Any, context: Any, response: Any) -> Any:
+            answers.append(response)
+            encoded = await super()._written_in_slices(served, context, response)
+            answers.append(encoded.answer)
+            return encoded
 
-    monkeypatch.setattr(Dispatcher, "_written_in_slices", kept)
+    monkeypatch.setattr(kafka_server, "Dispatcher", Keeping)
+    broker = started()
     topic = offsets.OffsetFetchRequestTopics(name="t", partition_indexes=list(range(MANY)))
     group = offsets.OffsetFetchRequestGroup(group_id="g", topics=[topic, topic])
     found = broker.ask(offsets.OffsetFetchRequest(groups=[group]), 8)
@@ -503,14 +515,18 @@ def test_a_long_answer_is_freed_in_steps_and_sent_in_pieces(
     broker.pass_time(0.1)
     assert answers[0].groups == []
     assert max(map(len, answers[1])) < sum(map(len, answers[1])) / 8
+    broker.stop()
 
 
 def test_a_slice_ends_by_time_and_a_cheap_one_goes_on() -> None:
     """Elements are counted only so that the clock need not be read for each."""
-    now = [10.0]
-    turns = Turns(Clock())
-    parts: Any = SimpleNamespace(
-        turns=turns, runtime=SimpleNamespace(clock=SimpleNamespace(seconds=lambda: now[0]))
+    fixture = Fixture()
+    parts = BrokerParts(
+        node_id=1,
+        cluster_id="c",
+        config=fixture.config,
+        runtime=fixture.runtime,
+        authorizer=AllowAll(),
     )
 
     def elements_until_a_wait(seconds_each: float) -> int:
@@ -521,7 +537,7 @@ def test_a_slice_ends_by_time_and_a_cheap_one_goes_on() -> None:
             nonlocal count
             async for _ in context.each(range(10 * SLICE_ELEMENTS)):
                 count += 1
-                now[0] += seconds_each
+                fixture.clock.rightNow += seconds_each
 
         steps = work()
         steps.send(None)
@@ -722,18 +738,11 @@ def test_a_fetch_of_many_partitions_is_read_in_slices_under_one_limit() -> None:
         request = FetchRequest(
             max_wait_ms=0, max_bytes=most, topics=[FetchTopic(topic="many", partitions=wanted)]
         )
-        turns = broker.broker.shared.turns
-        before, waits = turns.next_turn, []
-        turns_of: Any = SimpleNamespace(
-            next_turn=lambda: waits.append(1) or before(),  # noqa: B023
-            start=turns.start,
-        )
-        broker.broker.parts.turns = turns_of
+        turns = broker.broker.parts.turns = CountedTurns(broker)
         found = broker.ask(request, 11).responses[0].partitions
-        broker.broker.parts.turns = turns
         lengths = [len(each.records) for each in found]
         assert lengths == [len(batch)] * expected + [0] * (count - expected)
-        assert len(waits) >= 3  # decoded at once, then read in slices
+        assert len(turns.waits) >= 3  # decoded at once, then read in slices
     broker.pass_time(1)
     broker.stop()
 
@@ -743,19 +752,19 @@ def test_a_fetch_of_many_partitions_that_waited_is_read_again_in_slices(
     ends_by: str, monkeypatch: Any
 ) -> None:
     """RL 1.9: others are served between two of them; who leaves meanwhile is read for no more."""
+    read: list[tuple[int, int]] = []
+
+    class Noting(ReplicaManager):
+        def fetch(self, params: Any, requests: Any, *more: Any, **options: Any) -> Any:
+            read.append((turns, len(requests)))
+            return super().fetch(params, requests, *more, **options)
+
+    monkeypatch.setattr(broker_server, "ReplicaManager", Noting)
     count = SLICE_ELEMENTS + 50
     broker = MemoryBroker().start()
     many = topics.CreatableTopic(name="many", num_partitions=count, replication_factor=1)
     broker.ask(topics.CreateTopicsRequest(topics=[many], timeout_ms=60_000), 7)
     broker.pass_time(2)
-    read: list[tuple[int, int]] = []
-    fetch = ReplicaManager.fetch
-
-    def noted(self: Any, params: Any, requests: Any, *more: Any, **options: Any) -> Any:
-        read.append((turns, len(requests)))
-        return fetch(self, params, requests, *more, **options)
-
-    monkeypatch.setattr(ReplicaManager, "fetch", noted)
     turns = 0
     wanted = [FetchPartition(partition=n, partition_max_bytes=1000) for n in range(count)]
     request = FetchRequest(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.coordinator.group_records import partition_for
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.verification import NOT_REQUIRED, Guard, VerificationStateEntry
+from twisted_broker.replication.replica_manager import ReplicaManager
 from twisted_broker.security.acl import Operation, ResourceType
 from twisted_broker.topic_names import OFFSETS_TOPIC
 from twisted_broker.wire.errors import BrokerError
@@ -47,6 +47,20 @@ class TwinOfTheManager:
         return succeed(dict.fromkeys(partitions, self.code))
 
 
+class VerifyingManager(ReplicaManager):
+    """What verifies a transaction, and nothing else of a replica manager."""
+
+    def __init__(self, run: TxnRun) -> None:
+        self.run = run
+
+    def begin_verification(self, *how: Any) -> Guard:
+        self.run.begun.append(how)
+        return self.run.guard
+
+    def end_verification(self, *how: Any) -> None:
+        self.run.ended.append(how)
+
+
 class TxnRun(ApiRun):
     """`guard`: what the log says to this verification."""
 
@@ -58,13 +72,7 @@ class TxnRun(ApiRun):
         self.ended: list[tuple[Any, ...]] = []
         self.parts.runtime.now_ms = lambda: round(1000 * self.clock.seconds())
         self.parts.add_partitions_to_txn = self.manager  # type: ignore[assignment]
-        self.parts.replica_manager = SimpleNamespace(  # type: ignore[assignment]
-            begin_verification=self._begin, end_verification=lambda *how: self.ended.append(how)
-        )
-
-    def _begin(self, *how: Any) -> Guard:
-        self.begun.append(how)
-        return self.guard
+        self.parts.replica_manager = VerifyingManager(self)
 
 
 def commit(*places: tuple[str, int, int], **more: Any) -> TxnOffsetCommitRequest:

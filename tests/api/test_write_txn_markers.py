@@ -4,7 +4,6 @@ ReplicaManagerTest), and what readers of committed records see of it.
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.verification import NOT_REQUIRED
 from twisted_broker.replication.partition.fetch_data import TXN_COMMITTED
+from twisted_broker.replication.replica_manager import ReplicaManager
 from twisted_broker.wire.control_batch import COMMIT, control_record_type
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages.transactions import (
@@ -49,8 +49,18 @@ class Groups:
 class Made(Api):
     """The topic `t` of two partitions, led here; `states` may say otherwise."""
 
-    def __init__(self, states: Any = None, authorizer: Any = None, **settings: Any) -> None:
-        fixture = Fixture(**settings)
+    def __init__(
+        self,
+        states: Any = None,
+        authorizer: Any = None,
+        manager: Any = ReplicaManager,
+        **settings: Any,
+    ) -> None:
+        class Its(Fixture):
+            pass
+
+        Its.manager = manager
+        fixture = Its(**settings)
         fixture.topic(states=states or {0: registration(), 1: registration()})
         self.groups = Groups()
         super().__init__(fixture, authorizer, groups=self.groups)
@@ -275,13 +285,14 @@ def test_a_disk_that_fails_is_an_error_that_is_retried() -> None:
 
 def test_many_markers_are_written_in_slices() -> None:
     """Others are served in between (the API waits for its turns)."""
-    made = Made()
     turns: list = []
-    real = made.fixture.replicas.append_end_markers
-    made.parts.replica_manager = SimpleNamespace(  # type: ignore[assignment]
-        append_end_markers=lambda entries: turns.append(len(entries)) or real(entries),
-        delayed_produce=made.fixture.replicas.delayed_produce,
-    )
+
+    class Noting(ReplicaManager):
+        def append_end_markers(self, entries: Any) -> Any:
+            turns.append(len(entries))
+            return super().append_end_markers(entries)
+
+    made = Made(manager=Noting)
     made.write(*[marker(TP, producer=number) for number in range(250)])
     for _ in range(10):
         made.fixture.clock.advance(0)

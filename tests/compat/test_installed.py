@@ -94,6 +94,7 @@ def empty_environment(directory: Path, *wheels: Path) -> Path:
 def run(*command: str, cwd: Path) -> str:
     """What it prints; fails with it."""
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    clean["REPLOG_COMPILED"] = "0"
     done = subprocess.run(
         command,
         cwd=cwd,

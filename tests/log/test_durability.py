@@ -27,7 +27,9 @@ CHECKPOINT = f"{DIRECTORY}/{checkpoints.LEADER_EPOCH}"
 class Parts:
     """An empty log's parts, over a disk that waits to be told."""
 
-    def __init__(self, flush_messages: int = 2**63 - 1) -> None:
+    def __init__(
+        self, flush_messages: int = 2**63 - 1, made: type[Durability] = Durability
+    ) -> None:
         self.files = SimDisk(1)
         self.files.make_directories(DIRECTORY)
         self.segments = LogSegments(OpenFiles(self.files), DIRECTORY, config())
@@ -38,7 +40,7 @@ class Parts:
         self.epochs = LeaderEpochFileCache([], self.leader_epochs_changed)
         self.errors: list[OSError] = []
         self.synced = 0
-        self.durability = Durability(
+        self.durability = made(
             self.segments,
             self.watermarks,
             producers,
@@ -143,19 +145,19 @@ def test_a_truncation_while_the_checkpoints_point_is_read() -> None:
     """RL 3.5: the disk worker's thread has read the recovery point, and nobody has seen yet that it
     is about to write it.
     """
-    parts = Parts()
-    parts.append(10)
-    parts.durability.flush()
-    parts.worker.run_all()
 
-    class Overtaken:
-        @property
-        def high_watermark(self) -> int:
+    class Overtaken(Durability):
+        def point_to_checkpoint(self, synced_upto: int | None = None) -> int:
+            point = super().point_to_checkpoint(synced_upto)
             if parts.segments.log_end_offset == 10:
                 cut_at(parts, 6)
-            return 10
+            return point
 
-    parts.durability._watermarks = Overtaken()  # type: ignore[assignment]
+    parts = Parts(made=Overtaken)
+    parts.append(10)
+    parts.watermarks.set_high_watermark(LogOffsetMetadata(10))
+    parts.durability.flush()
+    parts.worker.run_all()
     point, truncations = parts.durability.point_in_write()
     assert point <= 6
     parts.durability.point_written(point, truncations)

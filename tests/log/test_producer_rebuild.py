@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import random
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -22,7 +23,6 @@ from twisted_broker.log import (
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.log import Log
 from twisted_broker.log.memory import InlineWorker, Inode, MemoryFile, MemoryFileSystem
-from twisted_broker.log.producer_snapshot import ProducerEntry
 from twisted_broker.log.reading import aborted_transactions
 from twisted_broker.log.verification import NOT_REQUIRED
 from twisted_broker.simulation.disk import SimDisk
@@ -511,13 +511,20 @@ def test_of_many_producers_no_turn_loads_or_forgets_more_than_a_slice(
     files = disk()
     log, worker = of_many(files, transactions=transactions)
     log.set_high_watermark(log.log_end_offset)
-    decoded, decode = [0], producer_snapshot._entry
+    decoded, layout = [0], producer_snapshot._ENTRY
 
-    def counted(row: tuple[int, ...]) -> ProducerEntry:
-        decoded[-1] += 1
-        return decode(row)
+    class Counting:
+        """The layout of a row, which counts those that it takes apart."""
 
-    monkeypatch.setattr(producer_snapshot, "_entry", counted)
+        pack = layout.pack
+
+        @staticmethod
+        def iter_unpack(rows: memoryview) -> Iterator[tuple[Any, ...]]:
+            for row in layout.iter_unpack(rows):
+                decoded[-1] += 1
+                yield row
+
+    monkeypatch.setattr(producer_snapshot, "_ENTRY", Counting)
     old = log.producers.producers
     log.truncate_to(59, NOW_MS)
     left = [20, len(old)]

@@ -13,6 +13,7 @@ import pytest
 
 from tests.log.batches import DIRECTORY, NOW_MS, TP, batch, open_log
 from tests.log.test_idempotence import closed_and_opened, new_log, refused
+from twisted_broker.installed import how_it_runs
 from twisted_broker.log import verification
 from twisted_broker.log.append_info import AppendOrigin, EndMarker
 from twisted_broker.log.log import Log
@@ -490,7 +491,9 @@ def test_markers_that_wait_for_a_follower_cost_each_append_nothing() -> None:
         state.first_unstable_offset()
     state.remove_replicated(4)
     assert len(state.unreplicated) == len(state.oldest_unreplicated) == 2998
-    assert 3000 <= Counted.compared < 5 * 3000
+    assert Counted.compared < 5 * 3000
+    # Compiled code compares numbers itself.
+    assert Counted.compared >= 3000 or how_it_runs().startswith("compiled")
 
 
 def test_the_oldest_open_one_is_found_at_once_behind_many_that_ended() -> None:

@@ -305,10 +305,11 @@ class FakeController:
 
 class Fixture:
     """A replica manager of broker 1 and the picture it follows. `create_fetchers` may be
-    overridden by a method: what the replica manager fetches with.
+    overridden by a method: what the replica manager fetches with; `manager` by a class of it.
     """
 
     create_fetchers: Any = None
+    manager: Any = ReplicaManager
 
     def __init__(self, **settings: str) -> None:
         self.clock = Clock()
@@ -334,7 +335,7 @@ class Fixture:
         self.image = MetadataImage(brokers={node: broker_registration(node) for node in (1, 2, 3)})
         self.log_manager = FakeLogManager(self.files)
         self.controller = FakeController()
-        self.replicas = ReplicaManager(
+        self.replicas: ReplicaManager = self.manager(
             1,
             self.runtime,
             self.config,

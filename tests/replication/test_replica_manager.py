@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -40,12 +40,12 @@ from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.checkpoints import HIGH_WATERMARK as HIGH_WATERMARK_FILE
 from twisted_broker.log.checkpoints import metadata_offset, read_offsets
 from twisted_broker.log.errors import LogDirFailure
+from twisted_broker.log.memory import MemoryFile
 from twisted_broker.log.verification import NOT_REQUIRED
 from twisted_broker.log_config import LogConfig, topic_config
 from twisted_broker.replication import role_change
 from twisted_broker.replication.partition.fetch_data import TXN_COMMITTED
 from twisted_broker.replication.partition.isr_state import CommittedIsr
-from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.replication.replica_manager import ReplicaManager
 from twisted_broker.topic_names import METADATA_TOPIC
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -141,14 +141,14 @@ def test_a_bug_in_one_append_is_that_partitions_alone(monkeypatch):
     """
     fixture = led()
     fixture.topic("other", None, OTHER_ID)
-    real = type(fixture.partition().log).append_as_leader
+    file, write_at = fixture.partition().log.segments.active.log.open(), MemoryFile.write_at
 
-    def broken(log, *arguments, **options):
-        if log.topic_partition == TP:
+    def broken(written, *arguments):
+        if written is file:
             raise RuntimeError("bug")
-        return real(log, *arguments, **options)
+        return write_at(written, *arguments)
 
-    monkeypatch.setattr(type(fixture.partition().log), "append_as_leader", broken)
+    monkeypatch.setattr(MemoryFile, "write_at", broken)
     outcomes = fixture.replicas.produce([(TP, batch()), (OTHER, batch())], 1)
     assert [outcome.error for outcome in outcomes] == [
         ErrorCode.UNKNOWN_SERVER_ERROR,
@@ -700,20 +700,19 @@ def test_an_effect_that_raises_fails_its_partition_only(monkeypatch):
     """RL 1.12: the partition goes offline with KAFKA_STORAGE_ERROR; events of others still have
     their effects.
     """
-    fixture = led()
-    fixture.topic("other", None, OTHER_ID)
-    _, done = parked_fetch(fixture, consumer(), at(0, OTHER))
-    parked_fetch(fixture)
-    real = fixture.replicas.fetch_purgatory.__class__.check_and_complete
+    fixture = led((1, 2))
+    fixture.topic("other", {0: registration(1, (1, 2))}, OTHER_ID)
+    submit = fixture.controller.submit
 
-    def broken(purgatory, key):
-        if key == TP and not fixture.partition().offline:
+    def broken(proposal):
+        if proposal.topic_id == TOPIC_ID:
             raise RuntimeError("effect")
-        return real(purgatory, key)
+        return submit(proposal)
 
-    monkeypatch.setattr(fixture.replicas.fetch_purgatory.__class__, "check_and_complete", broken)
+    monkeypatch.setattr(fixture.controller, "submit", broken)
     fixture.replicas.produce([(TP, batch()), (OTHER, batch())], 1)
-    assert done == [None]
+    fixture.advance(61)
+    assert [proposal.topic_id for proposal, _ in fixture.controller.asked] == [OTHER_ID]
     assert fixture.produce().error == ErrorCode.KAFKA_STORAGE_ERROR
     assert fixture.produce(tp=OTHER).error == ErrorCode.NONE
 
@@ -849,12 +848,7 @@ def test_a_failing_directory_takes_only_its_partitions(monkeypatch):
     """
     fixture = led()
     _, done = parked_fetch(fixture)
-    log = fixture.partition().log
-    monkeypatch.setattr(
-        type(log),
-        "append_as_leader",
-        lambda *_, **__: (_ for _ in ()).throw(LogDirFailure("/data", OSError("EIO"))),
-    )
+    monkeypatch.setattr(MemoryFile, "write_at", lambda *_: (_ for _ in ()).throw(OSError("EIO")))
     assert fixture.produce().error == ErrorCode.KAFKA_STORAGE_ERROR
     assert fixture.partition().offline
     assert done == [None]
@@ -1206,17 +1200,21 @@ def test_shutdown():
     assert fixture.clock.getDelayedCalls() == []
 
 
-def test_a_failing_periodic_task_goes_on(monkeypatch):
+def test_a_failing_periodic_task_goes_on():
     """A LoopingCall whose function raised would stop for good."""
-    fixture = led((1, 2))
     calls: list = []
 
-    def sometimes(partition, now_ms):
-        calls.append(now_ms)
-        if len(calls) == 1:
-            raise RuntimeError("once")
+    class Sometimes(ReplicaManager):
+        def shrink_isrs(self):
+            calls.append(None)
+            if len(calls) == 1:
+                raise RuntimeError("once")
 
-    monkeypatch.setattr(Partition, "maybe_shrink_isr", sometimes)
+    class Failing(Fixture):
+        manager = Sometimes
+
+    fixture = Failing()
+    fixture.topic(states={0: registration(1, (1, 2))})
     fixture.advance(31)
     assert len(calls) == 2
 
@@ -1285,8 +1283,15 @@ def test_what_follows_from_a_failed_directory_is_done_some_partitions_at_a_time(
     monkeypatch.setattr("twisted_broker.replication.replica_manager.FAILED_PER_STEP", 3)
     monkeypatch.setattr("twisted_broker.turns.PIECES_PER_TURN", 1)
     stopped: list[TopicPartition] = []
-    monkeypatch.setattr(ReplicaManager, "stop_fetching", lambda self, names: stopped.extend(names))
-    fixture = Fixture()
+
+    class Noting(ReplicaManager):
+        def stop_fetching(self, names: Iterable[TopicPartition]) -> None:
+            stopped.extend(names)
+
+    class Noted(Fixture):
+        manager = Noting
+
+    fixture = Noted()
     fixture.topic("a", {number: registration() for number in range(8)}, b"a" * 16)
     fixture.topic("b", {0: registration()}, b"b" * 16)
     assert len(fixture.replicas.partitions) == 9

@@ -17,7 +17,7 @@ from tests.replication.fixtures import (
 )
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.errors import LogDirFailure
-from twisted_broker.replication.partition.partition import Partition
+from twisted_broker.log.log import Log
 from twisted_broker.replication.partition.topic_stats import COUNTERS, BrokerStats
 from twisted_broker.wire.errors import ErrorCode
 
@@ -94,7 +94,7 @@ def test_only_reads_that_fail_unexpectedly_count_as_failed(
         raise error
 
     error: Exception = LogDirFailure("/elsewhere", OSError("EIO"))
-    monkeypatch.setattr(Partition, "read", broken)
+    monkeypatch.setattr(Log, "read", broken)
     (result,) = fixture.replicas.fetch(consumer(), [at(0)])
     assert (result.error, stats.failed_fetches) == (ErrorCode.KAFKA_STORAGE_ERROR, 0)
     error = RuntimeError("a bug")

@@ -45,11 +45,13 @@ from twisted_broker.log.offset_metadata import LogOffsetMetadata
 from twisted_broker.log.producer_state import ProducerStateManager
 from twisted_broker.log.segments import LogSegments
 from twisted_broker.log.watermarks import Watermarks
+from twisted_broker.subclassed import mypyc_attr
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 NOWHERE = 1 << 63
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Durability:
     """Until `attach`, syncs happen at once (start, tests). `on_synced()` is called when a sync that
     was due is done, `on_fatal(error)` on a disk error.

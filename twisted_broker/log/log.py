@@ -90,6 +90,7 @@ from twisted_broker.log.watermarks import Watermarks
 from twisted_broker.log.write_ahead import LONG_BYTES, WriteAhead
 from twisted_broker.log_config import LogConfig
 from twisted_broker.settings import LONG_MAX
+from twisted_broker.subclassed import mypyc_attr
 from twisted_broker.wire.batch_fields import (
     BASE_OFFSET,
     LAST_OFFSET_DELTA,
@@ -122,6 +123,7 @@ _UNSTABLE = CONTROL_FLAG | TRANSACTIONAL_FLAG
 _INT_MAX = 2**31 - 1
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Log:
     """Made by `recovery.load_log` and `recovery.new_log`; then `attach` puts it online."""
 
@@ -813,9 +815,8 @@ class Log:
         batch = ahead.batch
         size = len(batch)
         if (
-            self._ahead is not ahead
+            not self._may_write(ahead)
             or ahead.is_refused
-            or self.failed is not None
             or not LONG_BYTES <= size <= self.config.segment_bytes
         ):
             return
@@ -832,14 +833,13 @@ class Log:
                 self._ahead = ahead
             for _ in ahead.pieces(segments.active):
                 yield
-                if (
-                    self._ahead is not ahead
-                    or self.failed is not None
-                    or not ahead.is_behind(segments.active)
-                ):
+                if not self._may_write(ahead) or not ahead.is_behind(segments.active):
                     return
         except OSError:
             self.end_ahead(ahead)  # the append meets it again
+
+    def _may_write(self, ahead: WriteAhead) -> bool:
+        return self._ahead is ahead and self.failed is None
 
     def end_ahead(self, ahead: WriteAhead) -> None:
         """Cuts off what was not appended."""

@@ -72,6 +72,7 @@ from twisted_broker.replication.replication_quota import (
     WINDOWS,
     ReplicationQuota,
 )
+from twisted_broker.subclassed import mypyc_attr
 from twisted_broker.topic_names import INTERNAL_TOPICS
 from twisted_broker.turns import Turns
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -108,6 +109,7 @@ FAILED_PER_STEP = 250
 _logger = Logger(namespace=__name__)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ReplicaManager:
     """See the module's card. `alter_partition` may be None where nobody else can be in an ISR,
     `create_fetchers` where nothing is followed. `redeliver`: hands a delta to all who apply deltas;

@@ -34,6 +34,7 @@ MORE = (
     "compat/test_old_protocol.py",
     "compat/test_operations.py",
     "compat/test_process_cluster.py",
+    "compat/test_share_groups.py",
     "faults",
     "hostile",
     "mutants",

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred
 
+from tests.coordinator.consumer.test_heartbeats_as_kafka import whole_batches
 from tests.coordinator.consumer.topics import TA
+from tests.coordinator.memory_store import MemoryStore
 from tests.coordinator.test_consumer_groups import Run, refused
 from tests.coordinator.test_group_coordinator import now
 from twisted_broker.coordinator.classic_group import COMPLETING, PREPARING, STABLE, ClassicGroup
@@ -15,7 +17,12 @@ from twisted_broker.coordinator.consumer.embedded import read_assignment, write_
 from twisted_broker.coordinator.consumer.group import ConsumerGroup
 from twisted_broker.coordinator.consumer.member import MemberState
 from twisted_broker.coordinator.consumer.migration import Upgrade
-from twisted_broker.coordinator.group_records import GroupRecord, read_record
+from twisted_broker.coordinator.group_records import (
+    GroupRecord,
+    batch_of,
+    partition_for,
+    read_record,
+)
 from twisted_broker.coordinator.group_requests import JoinAnswer, JoinRequest, SyncRequest
 from twisted_broker.coordinator.offset_metadata_manager import CommitRequest, OffsetToCommit
 from twisted_broker.wire.errors import ErrorCode as E
@@ -802,3 +809,44 @@ def test_a_heartbeat_behind_the_last_leave_is_told_to_come_again(run, monkeypatc
     run.settle()
     assert now(left).member_epoch == -1 and now(beat) is E.COORDINATOR_NOT_AVAILABLE
     assert one.beat() in (E.REBALANCE_IN_PROGRESS, E.ILLEGAL_GENERATION)
+
+
+# logs of a Java broker
+GROUP, ONE, NEW, TWO = (
+    "u1",
+    "probe-ceb5a8b9-c0ef-423c-a122-beeba811b99a",
+    "n1",
+    "Dny4vlaDScirtgtwM_MTIw",
+)
+AFTER_BATCHES: list[tuple[int, str, set[str]]] = [
+    (2, "classic", {ONE}),
+    (3, "consumer", {ONE, NEW}),
+    (7, "consumer", {ONE, NEW}),
+    (8, "consumer", {ONE, NEW, TWO}),
+    (9, "classic", {ONE, TWO}),
+    (10, "classic", set()),
+]
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+@pytest.mark.parametrize(("batches", "kind", "members"), AFTER_BATCHES)
+def test_a_log_of_kafka_is_loaded_wherever_it_ends(batches, kind, members, is_compacted):
+    """The golden segment of an upgrade and a downgrade; compacted: the last value of each key, in
+    the order of those, and the tombstones as well.
+    """
+    written = whole_batches("consumer-group-migrated", GROUP)[:batches]
+    if is_compacted:
+        last = {key: value for batch in written for key, value in batch}
+        written = [[each] for each in sorted(last.items(), key=lambda each: each[0])]
+    store = MemoryStore()
+    for batch in written:
+        store.append(partition_for(GROUP, store.partitions), batch_of(batch, 0), 0)
+    run = Migration(store)
+    group = run.group(GROUP)
+    assert (group.group_type, group.members.keys()) == (kind, members)
+    if kind == "consumer":
+        assert group.members[ONE].classic.session_timeout_ms == SESSION_MS
+        beat = run.coordinator.heartbeat(GROUP, ONE, None, group.members[ONE].epoch)
+        assert now(beat) in (E.NONE, E.REBALANCE_IN_PROGRESS)
+        run.pass_ms(SESSION_MS + 1)
+        assert group.members.keys() == {NEW}, "each session is the member's own"

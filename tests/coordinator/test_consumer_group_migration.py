@@ -262,6 +262,31 @@ def test_syncs_that_wait_in_a_rebalance_are_answered(run):
     assert leader.sync() is E.REBALANCE_IN_PROGRESS
 
 
+def test_a_member_that_has_not_synced_still_has_what_it_said_it_owns(run):
+    """*Ours*: its assignment is stored, and takes something from it; it does not know that yet."""
+    one, two = run.classic((0, 1), (2, 3))
+    leader, other = (one, two) if run.group().leader == one.member else (two, one)
+    kept, lost = sorted(other.owned)
+    leader.ask()
+    if not other.ask().called:
+        leader.ask()
+    leader.answered(), other.answered()
+    assignments = {
+        leader.member: write_assignment(leader.owned, run.image, 3),
+        other.member: write_assignment({kept}, run.image, 3),
+    }
+    assert leader.sync(assignments) is E.NONE and run.group().state is STABLE
+    run.member("new")
+    member = run.group().members[other.member]
+    assert (set(member.assigned), set(member.pending)) == ({kept}, {lost})
+    assert not run.group().members["new"].assigned
+    assert other.sync(generation=other.generation) is E.NONE and other.owned == {kept}
+    for _ in range(3):
+        leader.live(), other.live()
+        run.told("new", run.group().members["new"].epoch, owned=frozenset())
+    assert lost in {each for each in run.group().members["new"].assigned} | leader.owned
+
+
 def test_a_group_whose_first_generation_has_not_begun_is_upgraded():
     """GN 2.112, 2.113: its generation is 0, and nobody was given anything."""
     run = Migration(initial_rebalance_delay_ms=3_000)

@@ -2,8 +2,8 @@
 coordinator moves: no two of them own one partition, and all comes to rest, of whichever kind the
 group is then.
 
-A consumer owns what it was given until it has said that it gives it up. Classic ones act on an
-answer at once; one that is fenced has lost what it had.
+A consumer owns what it was given until it has said that it gives it up. Classic ones act on
+answers at once, or sync a while later; one that is fenced has lost what it had.
 """
 
 from random import Random
@@ -85,7 +85,8 @@ class Classic:
         self.machine, self.strategy = machine, strategy
         self.member, self.generation = "", -1
         self.owned: frozenset[Any] = frozenset()
-        self.is_joining = self.is_gone = False
+        self.is_joining = self.is_gone = self.is_slow = False
+        self.to_sync: dict[str, bytes] | None = None
         self.must_join = True
 
     @property
@@ -93,6 +94,8 @@ class Classic:
         return self.machine.run.coordinator
 
     def live(self) -> None:
+        if self.to_sync is not None:
+            self.sync(self.to_sync)
         if self.is_joining:
             return
         if not self.must_join:
@@ -147,11 +150,15 @@ class Classic:
         elif answer.error is E.NONE:
             self.member, self.generation = answer.member_id, answer.generation
             self.must_join, self.is_joining = False, True
-            assignments = self.assignments(answer) if answer.leader == self.member else {}
-            self.coordinator.sync(
-                "g",
-                SyncRequest(self.member, None, self.generation, assignments=assignments),
-            ).addCallback(self.synced)
+            self.to_sync = self.assignments(answer) if answer.leader == self.member else {}
+            if not self.is_slow:
+                self.sync(self.to_sync)
+
+    def sync(self, assignments: dict[str, bytes]) -> None:
+        self.to_sync = None
+        self.coordinator.sync(
+            "g", SyncRequest(self.member, None, self.generation, assignments=assignments)
+        ).addCallback(self.synced)
 
     def assignments(self, answer: Any) -> dict[str, bytes]:
         """As a sticky cooperative assignor: what somebody else owns is given to nobody."""
@@ -223,6 +230,12 @@ class AnyOrder(RuleBasedStateMachine):
             if leaves:
                 client.leave()
             client.is_gone = True
+
+    @rule(which=st.integers(0, 9), is_slow=st.booleans())
+    def be_slow(self, which, is_slow):
+        """It syncs a while after it has joined."""
+        if self.clients:
+            self.clients[which % len(self.clients)].is_slow = is_slow
 
     @rule()
     def turns(self):

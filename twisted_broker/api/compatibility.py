@@ -160,7 +160,9 @@ BEHAVIOUR = """
 - **Consumer groups (KIP-848)** and classic groups change into each other with their members, as `group.consumer.migration.policy` says. Where the
   last member of the consumer protocol is replaced by a classic one of its instance id, the classic group rebalances unless all its members have
   what they should; Kafka's does only where the target is older. A consumer group whose members are all classic tells them to join again when a
-  target is due or its topics changed; Kafka's waits until somebody joins. Requests behind a change of the kind get COORDINATOR_NOT_AVAILABLE. A cluster that was made before them has
+  target is due or its topics changed; Kafka's waits until somebody joins. A classic member that has not fetched its newest assignment when its
+  group is upgraded keeps what it said it owned until it has; Kafka gives that to others at once. Requests behind a change of the kind get
+  COORDINATOR_NOT_AVAILABLE. A cluster that was made before them has
   them after `kafka-features upgrade --feature group.version=1`. Of equal votes the first of
   `group.consumer.assignors` wins, members are ordered by their ids where Kafka has the order of a hash map, and neither assignor can be a class. Patterns are RE2's with
   the bounds of ListTransactions', and a group has 100 of them at most (INVALID_REQUEST). ConsumerGroupDescribe is bounded as DescribeGroups is.

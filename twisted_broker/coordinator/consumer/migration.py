@@ -25,20 +25,22 @@ from itertools import chain
 
 from twisted_broker.coordinator.classic_group import (
     CONSUMER_PROTOCOL_TYPE,
-    STABLE,
     ClassicGroup,
     ClassicGroupMember,
+    ClassicGroupState,
 )
 from twisted_broker.coordinator.consumer.decision import ConsumerGroupSettings, Environment
 from twisted_broker.coordinator.consumer.embedded import (
     UnknownUserData,
+    owned_partitions,
     read_assignment,
     read_subscription,
     version_of,
     write_assignment,
 )
 from twisted_broker.coordinator.consumer.group import ConsumerGroup
-from twisted_broker.coordinator.consumer.member import ConsumerGroupMember
+from twisted_broker.coordinator.consumer.member import STABLE, UNREVOKED, ConsumerGroupMember
+from twisted_broker.coordinator.consumer.partitions import NOTHING
 from twisted_broker.coordinator.consumer.records import (
     epoch_record,
     target_epoch_record,
@@ -74,12 +76,13 @@ def check_upgrade(group: ClassicGroup, settings: ConsumerGroupSettings) -> None:
 class Upgrade:
     """A classic group as it was when the heartbeat came: `records()` makes the consumer group."""
 
-    __slots__ = ("_generation", "_group_id", "_members", "_protocol")
+    __slots__ = ("_generation", "_group_id", "_late", "_members", "_protocol")
 
     def __init__(self, group: ClassicGroup) -> None:
         self._group_id, self._protocol = group.group_id, group.protocol_name
         self._generation = max(group.generation, 0)
         self._members = [(each, each.assignment) for each in group.members.values()]
+        self._late = frozenset(group.pending_syncs)
 
     def records(self, environment: Environment) -> Generator[None, None, list[StoredRecord]]:
         """Of all that the consumer group begins with, in steps. Raises GROUP_ID_NOT_FOUND."""
@@ -117,6 +120,10 @@ class Upgrade:
         try:
             subscription = read_subscription(member.protocols[chosen or ""])
             assigned = read_assignment(assignment, environment.image)
+            # It has not heard of its assignment, and may still read what that takes from it. Kafka
+            # gives that to others at once.
+            owned = owned_partitions(subscription, environment.image)
+            pending = owned - assigned if member.member_id in self._late else NOTHING
         except UnknownUserData:
             raise _not_upgraded(
                 self._group_id,
@@ -144,7 +151,9 @@ class Upgrade:
             ),
             epoch=self._generation,
             previous_epoch=self._generation,
+            state=UNREVOKED if pending else STABLE,
             assigned=dict.fromkeys(assigned, self._generation),
+            pending=dict.fromkeys(pending, self._generation),
         )
 
 
@@ -208,7 +217,7 @@ def downgrade(
         member.assignment = write_assignment(target, environment.image, version)
         if number % MEMBERS_PER_STEP == 0:
             yield
-    classic.state = classic.previous_state = STABLE
+    classic.state = classic.previous_state = ClassicGroupState.STABLE
     classic.subscribed_topics = classic.compute_subscribed_topics()
     return classic if member_bytes(classic.metadata()) <= MOST_MEMBER_BYTES else None
 

@@ -264,7 +264,7 @@ class AnyOrder(RuleBasedStateMachine):
     def move_the_coordinator(self):
         self.run = self.run.again()
         self.moved += 1
-        self.run.coordinator.context.random = Random(self.moved)  # other ids
+        self.run.coordinator.context.random = Random(1000 + self.moved)  # other ids than any before
         for client in self.clients:
             client.is_waiting = False
 

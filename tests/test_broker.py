@@ -13,7 +13,7 @@ from twisted.internet.error import CannotListenError
 
 from tests.memory_broker import MemoryBroker
 from twisted_broker.api import produce as produce_module
-from twisted_broker.api.routes import served
+from twisted_broker.api.routes import routes_for
 from twisted_broker.cluster.controller import Controller
 from twisted_broker.log import log as log_module
 from twisted_broker.log import write_ahead
@@ -161,7 +161,7 @@ def test_each_listener_lists_its_own_apis() -> None:
             4,
             port=port,
         )
-        assert {key.api_key for key in answer.api_keys} == set(served(is_controller))
+        assert {key.api_key for key in answer.api_keys} == set(routes_for(is_controller))
         assert any(feature.name == "metadata.version" for feature in answer.finalized_features)
     broker.stop()
 

@@ -101,7 +101,9 @@ def test_a_listener_moves_to_another_port_and_back_with_its_counts(broker: Memor
     altered(broker, listeners=OUTSIDE.replace("9094", "9096"))
     assert addresses(broker, 9096) == [("127.0.0.1", 9096)]
     assert ("127.0.0.1", 9094) not in broker.network.ports
-    counts = [each.requests for each in broker.broker.served() if each.route.name == "Metadata"]
+    counts = [
+        each.requests for each in broker.broker.bound_routes() if each.route.name == "Metadata"
+    ]
     assert sum(counts) == 2
 
 

@@ -121,7 +121,7 @@ class BrokerService(Service):
         """Its status port is open from the beginning, and to the end (`_stop_broker`)."""
         number = broker.config.integer("replog.status.port")
         port = StatusPort(
-            broker.runtime, lambda: broker.parts, broker.served, number, broker.health
+            broker.runtime, lambda: broker.parts, broker.bound_routes, number, broker.health
         )
         self._status_ports[broker] = port
         for words in open_directories(broker.config):

@@ -54,14 +54,14 @@ def main() -> None:
     options["cluster-id"] = order["cluster_id"]
     if order["require_formatted"]:
         options.check_formatted()
-    service = makeService(options, partial(_say_ready, output))
+    service = makeService(options, partial(_report_ready, output))
     turns.addReader(_Parent(turns, service))
     turns.addSystemEventTrigger("before", "shutdown", service.stopService)
     service.startService()
     turns.run()
 
 
-def _say_ready(output: Any, service: Any) -> None:
+def _report_ready(output: Any, service: Any) -> None:
     output.write(json.dumps({"ready": service.ready_entry()}) + "\n")
     output.flush()
 

@@ -167,7 +167,7 @@ class ReactorWatch(Marks):
             self.slow = self._wanted
         self._used, self.sample_at = used, self.busy + self._step
         if self._unsaid and self.seconds() - self._minute_began > _MINUTE:
-            self._say_rest()
+            self._log_rest()
 
     def _note_slow(self, took: float, worked: float, waited: float, collected: int) -> None:
         what = self._piece_what if self._piece_turn == self.turns - 1 else name_of(self.what)
@@ -181,7 +181,7 @@ class ReactorWatch(Marks):
         now = self.seconds()
         if now - self._minute_began > _MINUTE:
             if self._unsaid:
-                self._say_rest()
+                self._log_rest()
             self._lines, self._minute_began = 0, now
         self._lines += 1
         if self._lines > LINES_A_MINUTE:
@@ -198,7 +198,7 @@ class ReactorWatch(Marks):
             collected=f", {collected} full collections" if collected else "",
         )
 
-    def _say_rest(self) -> None:
+    def _log_rest(self) -> None:
         _logger.warn(
             "in the minute since, the reactor was busy for more than {slow} ms another {count} "
             "times, for at most {longest} ms",

@@ -448,9 +448,9 @@ def test_requests_are_counted_and_timed() -> None:
     for _ in range(126):
         server.ask(MetadataRequest(topics=[]), 9)
     server.ask(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
-    (served,) = server.dispatcher.served
-    assert (served.requests, served.errors) == (129, {ErrorCode.INVALID_REQUEST: 1})
-    times = served.times.all
+    (bound,) = server.dispatcher.bound_routes
+    assert (bound.requests, bound.errors) == (129, {ErrorCode.INVALID_REQUEST: 1})
+    times = bound.times.all
     assert times.count == 65, "the first 64, and the 128th"
     assert times.sums == pytest.approx([0, 65, 5000, 0, 0, 5065])
     assert list(times.kept[2]).count(5000) == 1 and times.kept[2][0] == 0
@@ -491,7 +491,7 @@ def test_what_waits_behind_others_is_queued_and_what_is_answered_early_waits_to_
     pass_time(2)
     waits[0].callback(None)
     server.broker.run()
-    found = {served.route.api_key: served for served in server.dispatcher.served}
+    found = {bound.route.api_key: bound for bound in server.dispatcher.bound_routes}
     assert (found[3].requests, found[3].times.all.count) == (64, 64)
     assert found[3].times.all.sums == pytest.approx([3000, 0, 0, 0, 0, 3000])
     first, second = zip(*found[0].times.all.kept, strict=True)

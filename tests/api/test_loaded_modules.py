@@ -8,13 +8,13 @@ import sys
 PROGRAM = """
 import sys
 from twisted_broker.api.dispatch import BoundRoute
-from twisted_broker.api.routes import load_steps, served
+from twisted_broker.api.routes import load_steps, routes_for
 for on_controller in (False, True):
-    for _ in load_steps(served(on_controller), on_controller):
+    for _ in load_steps(routes_for(on_controller), on_controller):
         pass
 before = {*sys.modules}
 for on_controller in (False, True):
-    for route in served(on_controller).values():
+    for route in routes_for(on_controller).values():
         BoundRoute(route, route.versions(on_controller).max, on_controller).writer()
 print(sorted({*sys.modules} - before))
 """

@@ -397,9 +397,9 @@ def test_a_scrape_shows_who_used_what_and_who_waits(quotas: Quotas) -> None:
     answer, _ = quotas.produce(30_000)
     quotas.alter({"user": None}, controller_mutation_rate=1)
     broker = quotas.broker
-    parts, served = broker.broker.parts, broker.broker.served
+    parts, bound_routes = broker.broker.parts, broker.broker.bound_routes
     out = Exposition()
-    for _ in BrokerCollector(BrokerView(lambda: parts, served)).collect(out):
+    for _ in BrokerCollector(BrokerView(lambda: parts, bound_routes)).collect(out):
         pass
     lines = dict(
         line.rsplit(" ", 1)

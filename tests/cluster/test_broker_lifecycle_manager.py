@@ -170,6 +170,7 @@ def test_features_that_are_beyond_a_broker_are_named(fixture: ControllerFixture)
             "metadata.version": FeatureRange(7, 21),
             "eligible.leader.replicas.version": FeatureRange(0, 1),
             "group.version": FeatureRange(0, 1),
+            "share.version": FeatureRange(0, 1),
             "streams.version": FeatureRange(0, 1),
             "transaction.version": FeatureRange(0, 2),
         },

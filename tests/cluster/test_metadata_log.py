@@ -302,10 +302,10 @@ def test_what_founding_makes_is_led(fixture: Fixture) -> None:
 def test_the_bootstrap_is_one_transaction_in_one_batch(fixture: Fixture) -> None:
     """RL 8.1: a new cluster is finalised as a whole or not at all."""
     second = batches(fixture)[1]
-    assert (second.base_offset, second.last_offset) == (1, 8)
+    assert (second.base_offset, second.last_offset) == (1, 9)
     names = [type(record).__name__ for record in batch_records(second)]
     assert (names[0], names[-1]) == ("BeginTransactionRecord", "EndTransactionRecord")
-    assert names.count("FeatureLevelRecord") == 5
+    assert names.count("FeatureLevelRecord") == 6
 
 
 def test_an_idle_log_gets_an_empty_record_every_500_ms(fixture: Fixture) -> None:

@@ -14,7 +14,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.protocol import Factory, Protocol
 
 from tests.mirror.world import SOURCE, TARGET, World, some_batch
-from twisted_broker.api.routes import served
+from twisted_broker.api.routes import routes_for
 from twisted_broker.consumer.cluster_client import (
     ClusterClient,
     ClusterMetadata,
@@ -317,9 +317,11 @@ def test_a_directory_that_cannot_be_written_ends_it(
 
 def test_a_target_that_is_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     def without(on_controller: bool) -> object:
-        return {key: row for key, row in served(on_controller).items() if key != APPEND_MIRRORED}
+        return {
+            key: row for key, row in routes_for(on_controller).items() if key != APPEND_MIRRORED
+        }
 
-    monkeypatch.setattr(kraft_membership, "served", without)
+    monkeypatch.setattr(kraft_membership, "routes_for", without)
     world = World()
     world.create()
     world.start()

@@ -170,7 +170,7 @@ def test_rates_of_new_connections_hold_over_tls(broker: TlsBroker) -> None:
     """The port hears of its listener's pause; a held connection goes without a handshake."""
     rates = broker.broker.sockets.counts.rates
     (factory,) = [each for each in broker.broker.sockets.factories if each.name == "OUT"]
-    over_tls = broker.broker.sockets.security.served("OUT", factory)
+    over_tls = broker.broker.sockets.security.wrapped("OUT", factory)
     rates.set_limits(1, {"OUT": 1})
     waits = []
     for _ in range(12):

@@ -96,7 +96,7 @@ class ArchiveSoak:
             said = "".join(each.read_text() for each in archive.directory.glob("log-*"))
             if any(secret in said for secret in (PASSWORD, self._server.writer.secret)):
                 self.problems.append("a password is in what the archive says")
-            self._tell_figures(archive, load)
+            self._print_figures(archive, load)
 
     def _arguments(self) -> list[str]:
         """Of the archive."""
@@ -133,14 +133,14 @@ class ArchiveSoak:
                 kind = self._chance.choice(KILLS)
                 self.problems += archive.kill(kind)
                 self.kills[kind] += 1
-                self._tell(f"killed the archive ({kind}) after {len(archive.batches)} batches")
+                self._print(f"killed the archive ({kind}) after {len(archive.batches)} batches")
                 archive.start()
                 next_kill = time.monotonic() + self._between(self._archive_killed)
             if not down and now >= next_broker and not self._cluster.sick():
                 down, back = self._chance.choice(BROKERS), now + self._between(BROKER_DOWN)
                 self._cluster.nodes[down].kill()
                 self.broker_kills += 1
-                self._tell(f"killed broker {down}")
+                self._print(f"killed broker {down}")
             elif down and now >= back:
                 self._cluster.nodes[down].start()
                 down, next_broker = "", time.monotonic() + self._between(BROKER_KILLED)
@@ -163,7 +163,7 @@ class ArchiveSoak:
             self._problem(f"the last archive: status {done.returncode}, {done.stderr}")
         else:
             found = json.loads(done.stdout)
-            self._tell(f"the last archive brought {found['rows']:,} records")
+            self._print(f"the last archive brought {found['rows']:,} records")
 
     def _compare(self, load: Load) -> None:
         reached = committed(self._client, GROUP, TOPICS)
@@ -175,7 +175,7 @@ class ArchiveSoak:
             if reached[topic] != found.ends:
                 self._problem(f"group {GROUP}: {topic} at {reached[topic]}, not {found.ends}")
 
-    def _tell_figures(self, archive: ArchiveProcess, load: Load) -> None:
+    def _print_figures(self, archive: ArchiveProcess, load: Load) -> None:
         seconds = sorted(each.seconds for each in archive.batches) or [0.0]
         resident = [each.megabytes for each in archive.batches if each.megabytes] or [0]
         third = max(1, len(resident) // 3)
@@ -219,9 +219,9 @@ class ArchiveSoak:
 
     def _problem(self, line: str) -> None:
         self.problems.append(line)
-        self._tell(line)
+        self._print(line)
 
-    def _tell(self, line: str) -> None:
+    def _print(self, line: str) -> None:
         print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
 
 

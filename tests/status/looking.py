@@ -39,7 +39,7 @@ class Looking:
         node, runtime = broker.broker, broker.runtime
         if clock is not None:
             runtime = replace(runtime, clock=clock)
-        self.port = StatusPort(runtime, lambda: node.parts, node.served, port, node.health)
+        self.port = StatusPort(runtime, lambda: node.parts, node.bound_routes, port, node.health)
         broker.run(self.port.open())
 
     def ask(

@@ -24,7 +24,7 @@ _STEP_ELEMENTS = 200
 
 def check_authorizer(context: RequestContext) -> None:
     """Raises BrokerError(SECURITY_DISABLED) where nobody reads ACLs."""
-    if not context.config.text("authorizer.class.name"):
+    if not context.broker.config.text("authorizer.class.name"):
         raise BrokerError(
             ErrorCode.SECURITY_DISABLED, "no authorizer is configured: see authorizer.class.name"
         )
@@ -37,7 +37,7 @@ async def describe_acls(
     if not context.may_on_cluster(Operation.DESCRIBE):
         raise BrokerError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     check_authorizer(context)
-    source = context.broker.metadata or context.controller
+    source = context.broker.metadata or context.broker.controller
     assert source is not None
     resources = await context.in_slices(
         acl_changes.describe_acls(source.image.acls, request), _STEP_ELEMENTS

@@ -66,7 +66,7 @@ def ranges(routes: dict[int, Route], on_controller: bool) -> list[ApiVersion]:
 
 
 def _add_features(context: RequestContext, response: ApiVersionsResponse) -> None:
-    source = context.broker.metadata or context.controller  # a node has one, or both
+    source = context.broker.metadata or context.broker.controller  # a node has one, or both
     if source is None:
         return
     image = source.image

@@ -44,7 +44,7 @@ async def describe_cluster(
             brokers.append(row)
     response = cluster_messages.DescribeClusterResponse(
         error_message=None,
-        cluster_id=context.cluster_id,
+        cluster_id=context.broker.cluster_id,
         controller_id=any_live_broker(context, image),
         brokers=brokers,
     )
@@ -60,7 +60,7 @@ def any_live_broker(context: RequestContext, image: MetadataImage) -> int:
     if context.broker.roles is not None:
         return context.broker.roles.controller_id
     live = image.live_brokers()
-    return context.runtime.random.choice(live).id if live else -1
+    return context.broker.runtime.random.choice(live).id if live else -1
 
 
 async def describe_quorum(

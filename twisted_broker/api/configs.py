@@ -71,10 +71,9 @@ async def describe_configs(
         if result is None:
             result = known[key] = _result(context, request, resource)
         results.append(result)
-        context.elements_left -= (
+        if context.turn_is_over(
             1 + len(resource.configuration_keys or ()) // 8 + len(result.configs)
-        )
-        if context.elements_left < 0:
+        ):
             await context.next_turn()
     return configs_messages.DescribeConfigsResponse(results=results)
 
@@ -129,9 +128,9 @@ def _entries(
     if kind == BROKER_RESOURCE:
         if name == "":
             return default_entries(image.config(BROKER_RESOURCE, ""), CLUSTER_SOURCE)
-        if name != str(context.node_id):
+        if name != str(context.broker.node_id):
             raise BrokerError(
-                ErrorCode.INVALID_REQUEST, f"this is broker {context.node_id}, not {name}"
+                ErrorCode.INVALID_REQUEST, f"this is broker {context.broker.node_id}, not {name}"
             )
         return broker_entries(config_now(context, image))
     if kind == BROKER_LOGGER_RESOURCE:
@@ -149,8 +148,9 @@ def _entries(
 
 def config_now(context: RequestContext, image: MetadataImage) -> BrokerConfig:
     """The broker's settings under the dynamic ones."""
-    return context.config.with_stored(
-        image.config(BROKER_RESOURCE, ""), image.config(BROKER_RESOURCE, str(context.node_id))
+    return context.broker.config.with_stored(
+        image.config(BROKER_RESOURCE, ""),
+        image.config(BROKER_RESOURCE, str(context.broker.node_id)),
     )[0]
 
 
@@ -261,8 +261,7 @@ async def _altered(
     """The answers to all resources: what `own` did or refused, then what the controller says."""
     answers, others = [], []
     for resource in request.resources:
-        context.elements_left -= 1
-        if context.elements_left < 0:
+        if context.turn_is_over():
             await context.next_turn()
         code, message = ErrorCode.NONE, None
         try:
@@ -333,12 +332,12 @@ async def _check_listeners(context: RequestContext, resource: Any) -> None:
 def check_own(context: RequestContext, name: str) -> None:
     """Raises INVALID_REQUEST for another broker's name, or none."""
     try:
-        own = parse_whole(name) == context.node_id
+        own = parse_whole(name) == context.broker.node_id
     except ValueError:
         own = False
     if not own:
         raise BrokerError(
-            ErrorCode.INVALID_REQUEST, f"this is broker {context.node_id}, not {name!r}"
+            ErrorCode.INVALID_REQUEST, f"this is broker {context.broker.node_id}, not {name!r}"
         )
 
 
@@ -371,8 +370,7 @@ async def list_config_resources(
     found = []
     for kind in requested:
         for name in names[kind]:
-            context.elements_left -= 1
-            if context.elements_left < 0:
+            if context.turn_is_over():
                 await context.next_turn()
             found.append(configs_messages.ConfigResource(resource_name=name, resource_type=kind))
     return configs_messages.ListConfigResourcesResponse(config_resources=found)

@@ -165,8 +165,7 @@ async def consumer_group_describe(
     described = []
     left_bytes = MOST_DESCRIBED_BYTES
     for group_id in request.group_ids:
-        context.elements_left -= 1
-        if context.elements_left < 0:
+        if context.turn_is_over():
             await context.next_turn()
         group = DescribedConsumerGroup(group_id=group_id)
         try:

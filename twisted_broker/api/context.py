@@ -253,6 +253,11 @@ class RequestContext:
         self.elements_left = LOOK_ELEMENTS
         self._slice_ends = 0.0
 
+    def turn_is_over(self, cost: int = 1) -> bool:
+        """Counts `cost` more elements. True: others are served first, await `next_turn`."""
+        self.elements_left -= cost
+        return self.elements_left < 0
+
     async def next_turn(self) -> None:
         """Lets other requests be served, unless the elements were used up while time of the slice
         is left. Afterwards `elements_left` is full again.
@@ -309,22 +314,6 @@ class RequestContext:
         """What called the function: which routes this listener serves."""
         assert self._dispatcher is not None
         return self._dispatcher
-
-    @property
-    def config(self) -> BrokerConfig:
-        return self.broker.config
-
-    @property
-    def runtime(self) -> Runtime:
-        return self.broker.runtime
-
-    @property
-    def node_id(self) -> int:
-        return self.broker.node_id
-
-    @property
-    def cluster_id(self) -> str:
-        return self.broker.cluster_id
 
     @property
     def metadata(self) -> ImageSource:
@@ -398,15 +387,6 @@ class RequestContext:
         found = self.broker.forwarding
         assert found is not None, _WITHOUT_BROKER
         return found
-
-    @property
-    def controller(self) -> Controller | None:
-        """The controller in this process, if there is one."""
-        return self.broker.controller
-
-    @property
-    def authorizer(self) -> Authorizer:
-        return self.broker.authorizer
 
     def bounded_wait(self, wait_ms: int) -> int:
         """How long a request may wait, in ms, that names `wait_ms`: at most

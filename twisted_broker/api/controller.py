@@ -88,7 +88,7 @@ Decision = tuple[list[Record], ResponseT]
 
 
 def _controller(context: RequestContext) -> Controller:
-    found = context.controller
+    found = context.broker.controller
     if found is None:
         raise BrokerError(ErrorCode.NOT_CONTROLLER)
     return found
@@ -838,8 +838,7 @@ async def _counted(context: RequestContext, keys: Iterable[T]) -> Counter[T]:
     run: list[T] = []
     for key in keys:
         run.append(key)
-        context.elements_left -= 1
-        if context.elements_left < 0:
+        if context.turn_is_over():
             found.update(run)
             run.clear()
             await context.next_turn()

@@ -44,8 +44,7 @@ async def delete_records(
         results = []
         context.elements_left -= 1
         for requested in topic.partitions:
-            context.elements_left -= 1
-            if context.elements_left < 0:
+            if context.turn_is_over():
                 await context.next_turn()
             result = DeleteRecordsPartitionResult(
                 partition_index=requested.partition_index, low_watermark=-1

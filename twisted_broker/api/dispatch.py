@@ -40,7 +40,7 @@ from twisted_broker.api.context import (
 )
 from twisted_broker.api.refusals import refusal_in_steps
 from twisted_broker.api.request_times import ALWAYS_TIMED, ApiTimes, Timing
-from twisted_broker.api.routes import Route, served
+from twisted_broker.api.routes import Route, routes_for
 from twisted_broker.api.slow_requests import SlowRequests
 from twisted_broker.api.throttling import Metered, charge
 from twisted_broker.interfaces import Buffer
@@ -233,6 +233,7 @@ class SuspendedResponse(PendingResponse):
     """
 
     __slots__ = (
+        "_bound",
         "_connection",
         "_context",
         "_deferred",
@@ -241,7 +242,6 @@ class SuspendedResponse(PendingResponse):
         "_is_next",
         "_remote",
         "_request",
-        "_served",
         "_since",
         "_steps",
         "_timing",
@@ -251,7 +251,7 @@ class SuspendedResponse(PendingResponse):
         self,
         dispatcher: Dispatcher,
         connection: KafkaConnection,
-        served: BoundRoute,
+        bound: BoundRoute,
         context: RequestContext,
         request: Any,
         steps: Steps,
@@ -260,13 +260,13 @@ class SuspendedResponse(PendingResponse):
         PendingResponse.__init__(self, None, False)
         self._dispatcher = dispatcher
         self._connection = connection
-        self._served = served
+        self._bound = bound
         self._context = context
         # Thousands of fetches may wait: a request, and its frame, are kept only when something
         # still needs them.
-        self._request = None if served.refused_as_a_whole else request
+        self._request = None if bound.refused_as_a_whole else request
         self._steps = steps
-        if not served.route.forward:
+        if not bound.route.forward:
             context.raw_request = b""
         self._since = dispatcher.seconds()
         self._timing = timing
@@ -279,7 +279,7 @@ class SuspendedResponse(PendingResponse):
 
     @property
     def only_reads(self) -> bool:
-        return self._served.route.cancel and not self.done
+        return self._bound.route.cancel and not self.done
 
     def wait(self, deferred: Deferred[Any]) -> None:
         self._deferred = deferred
@@ -288,7 +288,7 @@ class SuspendedResponse(PendingResponse):
     def abandon(self) -> None:
         self._gone = True
         PendingResponse.abandon(self)
-        if self._served.route.cancel and self._deferred is not None and not self.done:
+        if self._bound.route.cancel and self._deferred is not None and not self.done:
             self._deferred.cancel()
 
     def _go_on(self, result: Any) -> None:
@@ -296,17 +296,17 @@ class SuspendedResponse(PendingResponse):
         into it.
         """
         failed = result.value if isinstance(result, Failure) else None
-        self._dispatcher.marks.what = self._served
+        self._dispatcher.marks.what = self._bound
         if self._context.metered is not None:
             self._context.metered.began = self._dispatcher.seconds()
         try:
             outcome = self._dispatcher.step(
-                self._served, self._context, self._request, self._steps, failed
+                self._bound, self._context, self._request, self._steps, failed
             )
             # The function ended with a long answer: its encoding is a coroutine of its own.
             if isinstance(outcome, Coroutine):
                 self._steps = outcome
-                outcome = self._dispatcher.step(self._served, self._context, self._request, outcome)
+                outcome = self._dispatcher.step(self._bound, self._context, self._request, outcome)
         except WireError as reason:
             self._connection.broken(reason)
             outcome = None
@@ -325,7 +325,7 @@ class SuspendedResponse(PendingResponse):
         dispatcher = self._dispatcher
         if took >= dispatcher.slow.seconds:
             on_controller = dispatcher.listener.is_controller
-            dispatcher.slow.waited(self._served.route, self._context, took, on_controller)
+            dispatcher.slow.waited(self._bound.route, self._context, took, on_controller)
         if self._gone:
             discard(outcome)  # nobody reads it, but its slices hold files open
             return
@@ -350,18 +350,18 @@ class Dispatcher:
     ) -> None:
         self.broker = broker
         self.listener = listener
-        self.routes = served(listener.is_controller) if routes is None else routes
+        self.routes = routes_for(listener.is_controller) if routes is None else routes
         self.seconds = broker.runtime.clock.seconds
         self.marks = broker.runtime.marks
         self.quotas = broker.controller_quotas if listener.is_controller else broker.quotas
         self.slow = SlowRequests(broker.config, broker.runtime.clock)
-        self._served: dict[int, BoundRoute] = {}
+        self._bound: dict[int, BoundRoute] = {}
         self._times: dict[int, ApiTimes] = {}
 
     @property
-    def served(self) -> list[BoundRoute]:
+    def bound_routes(self) -> list[BoundRoute]:
         """What has been requested so far."""
-        return list(self._served.values())
+        return list(self._bound.values())
 
     def __call__(
         self, connection: KafkaConnection, frame: bytes | memoryview
@@ -370,13 +370,13 @@ class Dispatcher:
             api_key, version, correlation_id, length = _HEAD.unpack_from(frame)
         except struct_error:
             raise WireError(f"a frame of {len(frame)} bytes is too short for a request") from None
-        served = self._served.get(api_key << 16 | version) or self.find(api_key, version)
-        if served is None:
+        bound = self._bound.get(api_key << 16 | version) or self.find(api_key, version)
+        if bound is None:
             return self._answer_newer_api_versions(correlation_id)
-        count = served.requests = served.requests + 1
-        self.marks.what = served
-        began = 0.0 if count & served.untimed else self.seconds()
-        client_id, offset = served.read_header(frame, length)
+        count = bound.requests = bound.requests + 1
+        self.marks.what = bound
+        began = 0.0 if count & bound.untimed else self.seconds()
+        client_id, offset = bound.read_header(frame, length)
         context = RequestContext(
             self.broker,
             self.listener,
@@ -394,41 +394,41 @@ class Dispatcher:
         if self.quotas.active and not connection.is_stranger:
             context.metered = Metered(len(frame), self.seconds())
         try:
-            request, _ = (served.read or served.reader())(frame, offset, len(frame))
+            request, _ = (bound.read or bound.reader())(frame, offset, len(frame))
         except READ_ERRORS:
-            raise wire_error(served.request_class, version) from None
+            raise wire_error(bound.request_class, version) from None
         except ManyElements:
             # Found while decoding: only the decoder counts the elements of nested arrays.
-            return self._start_long(connection, served, context, frame, offset)
-        if served.route.cluster_action and not context.may_on_cluster(Operation.CLUSTER_ACTION):
+            return self._start_long(connection, bound, context, frame, offset)
+        if bound.route.cluster_action and not context.may_on_cluster(Operation.CLUSTER_ACTION):
             return self.answer(
-                served,
+                bound,
                 context,
-                served.refuse(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, None),
+                bound.refuse(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, None),
             )
         steps: Any = None
         outcome: Any
-        if served.at_once is None:
-            steps = served.call(context, request)
-            outcome = self.step(served, context, request, steps)
+        if bound.at_once is None:
+            steps = bound.call(context, request)
+            outcome = self.step(bound, context, request, steps)
         else:
             try:
-                steps = served.at_once(context, request)
+                steps = bound.at_once(context, request)
             except Exception as error:
-                outcome = self.failed(served, context, request, error)
+                outcome = self.failed(bound, context, request, error)
             else:
-                if type(steps) is served.response_class:
-                    outcome = self.answer(served, context, steps)
+                if type(steps) is bound.response_class:
+                    outcome = self.answer(bound, context, steps)
                 else:
-                    outcome = self.step(served, context, request, steps)
-        if not count & served.untimed:
-            return self._timed(connection, served, context, request, steps, began, outcome)
+                    outcome = self.step(bound, context, request, steps)
+        if not count & bound.untimed:
+            return self._timed(connection, bound, context, request, steps, began, outcome)
         # The usual answers first: Deferred is an abstract base class, whose `isinstance` costs
         # as much as five calls.
         if type(outcome) is bytes or type(outcome) is list:
             return outcome
         if isinstance(outcome, Deferred):
-            response = SuspendedResponse(self, connection, served, context, request, steps)
+            response = SuspendedResponse(self, connection, bound, context, request, steps)
             response.wait(outcome)
             return response
         return outcome  # type: ignore[no-any-return]
@@ -436,7 +436,7 @@ class Dispatcher:
     def _start_long(
         self,
         connection: KafkaConnection,
-        served: BoundRoute,
+        bound: BoundRoute,
         context: RequestContext,
         frame: bytes | memoryview,
         offset: int,
@@ -444,79 +444,79 @@ class Dispatcher:
         """Decodes, runs and encodes in slices. There is no request yet that a refusal could
         mirror.
         """
-        if served.route.cluster_action and not context.may_on_cluster(Operation.CLUSTER_ACTION):
+        if bound.route.cluster_action and not context.may_on_cluster(Operation.CLUSTER_ACTION):
             audit.denied(context)
-            raise WireError(f"{served.route.name} is for nodes of the cluster only")
-        steps = self._in_slices(served, context, frame, offset)
-        outcome: Any = self.step(served, context, None, steps)
+            raise WireError(f"{bound.route.name} is for nodes of the cluster only")
+        steps = self._in_slices(bound, context, frame, offset)
+        outcome: Any = self.step(bound, context, None, steps)
         if not isinstance(outcome, Deferred):
             return outcome  # type: ignore[no-any-return]
-        response = SuspendedResponse(self, connection, served, context, None, steps)
+        response = SuspendedResponse(self, connection, bound, context, None, steps)
         response.wait(outcome)
         return response
 
     async def _in_slices(
-        self, served: BoundRoute, context: RequestContext, frame: bytes | memoryview, offset: int
+        self, bound: BoundRoute, context: RequestContext, frame: bytes | memoryview, offset: int
     ) -> Any:
         request: Any = await context.in_slices(
-            decode_in_slices(served.request_class, frame, context.version, offset)
+            decode_in_slices(bound.request_class, frame, context.version, offset)
         )
         frame = b""  # else its bytes are held while the request waits
         code, message = ErrorCode.UNKNOWN_SERVER_ERROR, None
         try:
-            return await served.call(context, request)
+            return await bound.call(context, request)
         except BrokerError as error:
             code, message = error.code, error.message
         except (WireError, CancelledError):
             # For `step`: one ends the connection, the other says that the client has gone.
             raise
         except Exception:
-            self._log_failure(served, context)
+            self._log_failure(bound, context)
         return await context.in_slices(
-            served.refuse_in_steps(request, code, message), REFUSAL_ELEMENTS
+            bound.refuse_in_steps(request, code, message), REFUSAL_ELEMENTS
         )
 
     async def _written_in_slices(
-        self, served: BoundRoute, context: RequestContext, response: Any
+        self, bound: BoundRoute, context: RequestContext, response: Any
     ) -> EncodedAnswer:
         """The answer of a long request."""
         if context.denials is not None:
             audit.denied(context)
         if context.metered is not None:
-            response = charge(self, served, context, response)
+            response = charge(self, bound, context, response)
         if response is None:
             return EncodedAnswer(None)
         if response.__class__ is Encoded:
-            return EncodedAnswer(self.answer(served, context, response))
+            return EncodedAnswer(self.answer(bound, context, response))
         parts: list[Any] = []
         try:
             await context.encode(response, parts)
         except Exception:
             _logger.failure(
                 "the answer of {name} v{version} cannot be written",
-                name=served.route.name,
-                version=served.version,
+                name=bound.route.name,
+                version=bound.version,
             )
             discard(parts)
-            parts = served.unwritable()
+            parts = bound.unwritable()
         else:
             # Its bytes are there: to free a million objects at a stroke takes 0.1 s.
             context.broker.turns.start(emptied_in_steps(response))
         # In pieces also where it has no records: to join 30 MB takes some 20 ms.
-        return EncodedAnswer(_in_pieces(parts, context.correlation_id, served.header_end))
+        return EncodedAnswer(_in_pieces(parts, context.correlation_id, bound.header_end))
 
-    def _log_failure(self, served: BoundRoute, context: RequestContext) -> None:
+    def _log_failure(self, bound: BoundRoute, context: RequestContext) -> None:
         _logger.failure(
             "{name} v{version} from {client} failed",
-            name=served.route.name,
-            version=served.version,
+            name=bound.route.name,
+            version=bound.version,
             client=_client_text(context),
         )
 
     def _timed(
         self,
         connection: KafkaConnection,
-        served: BoundRoute,
+        bound: BoundRoute,
         context: RequestContext,
         request: Any,
         steps: Steps,
@@ -525,18 +525,16 @@ class Dispatcher:
     ) -> Answer | PendingResponse:
         """The answer of a request that is timed: as that of any other, but it is recorded."""
         now = self.seconds()
-        if served.requests >= ALWAYS_TIMED:
-            served.untimed = ALWAYS_TIMED - 1
+        if bound.requests >= ALWAYS_TIMED:
+            bound.untimed = ALWAYS_TIMED - 1
         held = connection.held_since
         # Who fetches from a controller is a node.
         by = (
-            connection.is_follower or served.on_controller
-            if served.route.api_key == _FETCH
-            else None
+            connection.is_follower or bound.on_controller if bound.route.api_key == _FETCH else None
         )
-        timing = Timing(served.times, by, began - held if held else 0.0, now - began)
+        timing = Timing(bound.times, by, began - held if held else 0.0, now - began)
         if isinstance(outcome, Deferred):
-            response = SuspendedResponse(self, connection, served, context, request, steps, timing)
+            response = SuspendedResponse(self, connection, bound, context, request, steps, timing)
             response.wait(outcome)
             return response
         if outcome is None:
@@ -558,12 +556,12 @@ class Dispatcher:
             )
         times = self._times.setdefault(api_key, ApiTimes())
         found = BoundRoute(route, version, on_controller, times)
-        self._served[api_key << 16 | version] = found
+        self._bound[api_key << 16 | version] = found
         return found
 
     def step(
         self,
-        served: BoundRoute,
+        bound: BoundRoute,
         context: RequestContext,
         request: Any,
         steps: Steps,
@@ -583,35 +581,35 @@ class Dispatcher:
                 return (
                     done.answer
                     if type(done) is EncodedAnswer
-                    else self._written_in_slices(served, context, done)
+                    else self._written_in_slices(bound, context, done)
                 )
-            return self.answer(served, context, stop.value)
+            return self.answer(bound, context, stop.value)
         except Exception as error:
-            return self.failed(served, context, request, error)
+            return self.failed(bound, context, request, error)
         assert isinstance(waits_for, Deferred), waits_for
         if context.metered is not None:
             context.metered.pause(self.seconds())
         return waits_for
 
     def failed(
-        self, served: BoundRoute, context: RequestContext, request: Any, error: Exception
+        self, bound: BoundRoute, context: RequestContext, request: Any, error: Exception
     ) -> Answer:
         """The answer of a function that raised; called where it is caught.
 
         Raises it when the peer is broken.
         """
         if isinstance(error, BrokerError):
-            return self.answer(served, context, served.refuse(request, error.code, error.message))
+            return self.answer(bound, context, bound.refuse(request, error.code, error.message))
         if isinstance(error, WireError):
             raise error
         if isinstance(error, CancelledError):
-            return self.answer(served, context, None)  # as with `SuspendedResponse.abandon`
-        self._log_failure(served, context)
+            return self.answer(bound, context, None)  # as with `SuspendedResponse.abandon`
+        self._log_failure(bound, context)
         return self.answer(
-            served, context, served.refuse(request, ErrorCode.UNKNOWN_SERVER_ERROR, None)
+            bound, context, bound.refuse(request, ErrorCode.UNKNOWN_SERVER_ERROR, None)
         )
 
-    def answer(self, served: BoundRoute, context: RequestContext, response: Any) -> Answer:
+    def answer(self, bound: BoundRoute, context: RequestContext, response: Any) -> Answer:
         """A message as the connection sends it.
 
         Raises WireError when its records are gone, or cannot be written.
@@ -619,25 +617,25 @@ class Dispatcher:
         if context.denials is not None:
             audit.denied(context)
         if context.metered is not None:
-            response = charge(self, served, context, response)
+            response = charge(self, bound, context, response)
         if response is None:
             return None
         if response.__class__ is Encoded:
-            return _in_pieces(response.parts, context.correlation_id, served.header_end)
+            return _in_pieces(response.parts, context.correlation_id, bound.header_end)
         parts: list[Any] = []
         try:
-            (served.write or served.writer())(response, parts)
+            (bound.write or bound.writer())(response, parts)
         except Exception:
             _logger.failure(
                 "the answer of {name} v{version} cannot be written",
-                name=served.route.name,
-                version=served.version,
+                name=bound.route.name,
+                version=bound.version,
             )
             # `parts` may hold some of the slices already: the message has all of them.
-            if served.has_records:
+            if bound.has_records:
                 _release_slices(response)
-            parts = served.unwritable()
-        return _whole(served, context, parts)
+            parts = bound.unwritable()
+        return _whole(bound, context, parts)
 
     def _answer_newer_api_versions(self, correlation_id: int) -> Answer:
         from twisted_broker.api.api_versions import too_new
@@ -646,11 +644,11 @@ class Dispatcher:
         return _LENGTH_AND_ID.pack(4 + len(body), correlation_id) + body
 
 
-def _whole(served: BoundRoute, context: RequestContext, parts: list[Any]) -> Answer:
-    if served.has_records:
-        return _in_pieces(parts, context.correlation_id, served.header_end)
+def _whole(bound: BoundRoute, context: RequestContext, parts: list[Any]) -> Answer:
+    if bound.has_records:
+        return _in_pieces(parts, context.correlation_id, bound.header_end)
     body = b"".join(parts)
-    end = served.header_end
+    end = bound.header_end
     return _LENGTH_AND_ID.pack(4 + len(end) + len(body), context.correlation_id) + end + body
 
 

@@ -20,7 +20,6 @@ E = TypeVar("E")
 
 async def each(context: RequestContext, elements: Iterable[E], cost: int) -> AsyncIterator[E]:
     for element in elements:
-        context.elements_left -= cost
-        if context.elements_left < 0:
+        if context.turn_is_over(cost):
             await context.next_turn()
         yield element

@@ -32,25 +32,25 @@ from twisted_broker.wire.schema import decode_in_slices
 
 async def envelope(context: RequestContext, request: EnvelopeRequest) -> EnvelopeResponse:
     """Waits as long as the request inside does."""
-    served, inner, offset = _inside(context, request)
+    bound, inner, offset = _inside(context, request)
     try:
         requested = await context.in_slices(
-            decode_in_slices(served.request_class, inner.raw_request, inner.version, offset)
+            decode_in_slices(bound.request_class, inner.raw_request, inner.version, offset)
         )
     except WireError as error:
         raise BrokerError(ErrorCode.UNSUPPORTED_VERSION, str(error)) from None
     try:
-        answer = await served.call(inner, requested)
+        answer = await bound.call(inner, requested)
     except BrokerError as error:
         if error.code is ErrorCode.NOT_CONTROLLER:
             raise
         answer = await inner.in_slices(
-            served.refuse_in_steps(requested, error.code, error.message), REFUSAL_ELEMENTS
+            bound.refuse_in_steps(requested, error.code, error.message), REFUSAL_ELEMENTS
         )
     finally:
         audit.denied(inner)
     if inner.metered is not None:
-        answer = charge(context.dispatcher, served, inner, answer)
+        answer = charge(context.dispatcher, bound, inner, answer)
     header = encode_response_header(inner.correlation_id, inner.api_key, inner.version)
     parts = [header]
     await inner.encode(answer, parts)
@@ -64,10 +64,10 @@ def _inside(context: RequestContext, request: EnvelopeRequest) -> tuple[Any, Req
     address = _address(request.client_host_address)
     try:
         header, offset = decode_request_header(frame)
-        served = context.dispatcher.find(header.api_key, header.api_version)
+        bound = context.dispatcher.find(header.api_key, header.api_version)
     except WireError as error:
         raise BrokerError(ErrorCode.UNSUPPORTED_VERSION, str(error)) from None
-    if served is None or not served.route.forward:
+    if bound is None or not bound.route.forward:
         raise BrokerError(ErrorCode.INVALID_REQUEST, f"API {header.api_key} is not forwarded")
     inner = ForwardedContext(
         context.broker,
@@ -83,8 +83,10 @@ def _inside(context: RequestContext, request: EnvelopeRequest) -> tuple[Any, Req
         context.dispatcher,
     )
     if context.metered is not None:
-        inner.metered = Metered(len(frame), context.runtime.clock.seconds(), is_forwarded=True)
-    return served, inner, offset
+        inner.metered = Metered(
+            len(frame), context.broker.runtime.clock.seconds(), is_forwarded=True
+        )
+    return bound, inner, offset
 
 
 def _principal(data: bytes | None) -> Principal:

@@ -151,7 +151,7 @@ async def fetch(context: RequestContext, request: FetchRequest | None) -> FetchR
             await convert_results(
                 shown,
                 0 if context.version < _MAGIC_1_FROM else 1,
-                context.runtime.clock,
+                context.broker.runtime.clock,
                 replicas.converts_down,
             )
         if len(shown) > SLICE_ELEMENTS:
@@ -274,7 +274,7 @@ async def _open_session(
         for partition in topic.partitions
     ]
     cache = context.replica_manager.sessions
-    now_ms = context.runtime.now_ms()
+    now_ms = context.broker.runtime.now_ms()
     return new_context(
         cache,
         request.session_id,
@@ -360,8 +360,7 @@ async def _many_requested(
         for start in range(0, len(topic.partitions) or 1, LOOK_ELEMENTS):
             some = _of_topic(context, topic, topic.partitions[start : start + LOOK_ELEMENTS])
             found.update([(each.key, each) for each in some])
-            context.elements_left -= len(some)
-            if context.elements_left < 0:
+            if context.turn_is_over(len(some)):
                 await context.next_turn()
     most = _MOST_UNKNOWN + len(context.replica_manager.partitions)
     if len(found) > most:

@@ -81,8 +81,7 @@ def _topic(context: RequestContext, key_type: int) -> CoordinatorTopic | None:
 async def _find_all(context: RequestContext, key_type: int, keys: Sequence[str]) -> list[Found]:
     found = []
     for key in keys:
-        context.elements_left -= 1
-        if context.elements_left < 0:
+        if context.turn_is_over():
             await context.next_turn()
         found.append(_find(context, key_type, key))
     return found

@@ -297,16 +297,14 @@ async def describe_groups(
                 group_id=group_id, error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             )
         described.append(group)
-        context.elements_left -= 1 + len(group.members)
-        if context.elements_left < 0:
+        if context.turn_is_over(1 + len(group.members)):
             await context.next_turn()
     if (
         request.include_authorized_operations
         and context.version >= FIRST_WITH_AUTHORIZED_OPERATIONS
     ):
         for group in described:
-            context.elements_left -= 1
-            if context.elements_left < 0:
+            if context.turn_is_over():
                 await context.next_turn()
             if group.error_code == ErrorCode.NONE:
                 group.authorized_operations = context.authorized_operations(
@@ -354,14 +352,12 @@ async def delete_groups(
     """All deletions are started before the first is waited for."""
     started: list[tuple[str, Deferred[ErrorCode] | ErrorCode]] = []
     for name in dict.fromkeys(request.groups_names):
-        context.elements_left -= 1
-        if context.elements_left < 0:
+        if context.turn_is_over():
             await context.next_turn()
         started.append((name, _delete(context, name)))
     results: list[Any] = []
     for group_id, deleted in started:
-        context.elements_left -= 1
-        if context.elements_left < 0:
+        if context.turn_is_over():
             await context.next_turn()
         error = deleted if isinstance(deleted, ErrorCode) else await deleted
         if not error:

@@ -70,8 +70,7 @@ async def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> 
         for requested in topic.partitions:
             timestamp = requested.timestamp
             is_known = timestamp < 0 and timestamp != MAX_TIMESTAMP
-            context.elements_left -= 1 if is_known else _OF_A_SEARCH
-            if context.elements_left < 0:
+            if context.turn_is_over(1 if is_known else _OF_A_SEARCH):
                 await context.next_turn()
             answer = ListOffsetsPartitionResponse(partition_index=requested.partition_index)
             try:
@@ -84,7 +83,7 @@ async def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> 
                         timestamp,
                         requested.max_num_offsets,
                         request.replica_id < 0,
-                        context.runtime.wall_ms(),
+                        context.broker.runtime.wall_ms(),
                     )
                 else:
                     isolation, epoch = _isolation(request), requested.current_leader_epoch
@@ -109,8 +108,7 @@ async def _repeated(context: RequestContext, request: ListOffsetsRequest) -> set
     repeated: set[TopicPartition] = set()
     for topic in request.topics:
         for requested in topic.partitions:
-            context.elements_left -= 1
-            if context.elements_left < 0:
+            if context.turn_is_over():
                 await context.next_turn()
             topic_partition = TopicPartition(topic.name, requested.partition_index)
             (repeated if topic_partition in seen else seen).add(topic_partition)

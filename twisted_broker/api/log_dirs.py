@@ -44,8 +44,7 @@ async def describe_log_dirs(
                 TopicPartition(topic.topic, number)
                 for number in topic.partitions[start : start + SLICE_ELEMENTS]
             }
-            context.elements_left -= min(SLICE_ELEMENTS, len(topic.partitions) - start)
-            if context.elements_left < 0:
+            if context.turn_is_over(min(SLICE_ELEMENTS, len(topic.partitions) - start)):
                 await context.next_turn()
     wanted = None if request.topics is None else named
     manager = context.log_manager
@@ -70,15 +69,14 @@ async def _online(
     context: RequestContext, path: str, logs: Iterable[Log]
 ) -> log_dirs_messages.DescribeLogDirsResult:
     try:
-        total, usable = context.runtime.files.free_bytes(path)
+        total, usable = context.broker.runtime.files.free_bytes(path)
     except OSError:
         return log_dirs_messages.DescribeLogDirsResult(
             error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=path
         )
     topics: dict[str, log_dirs_messages.DescribeLogDirsTopic] = {}
     for log in sorted(logs, key=lambda log: log.topic_partition):
-        context.elements_left -= 1
-        if context.elements_left < 0:
+        if context.turn_is_over():
             await context.next_turn()
         name, number = log.topic_partition
         topic = topics.setdefault(name, log_dirs_messages.DescribeLogDirsTopic(name=name))
@@ -97,7 +95,7 @@ async def _online(
         total_bytes=total,
         usable_bytes=usable,
         is_cordoned=context.metadata.image.metadata_version >= CORDON_LEVEL
-        and path in context.config.cordoned_directories,
+        and path in context.broker.config.cordoned_directories,
     )
 
 
@@ -126,16 +124,14 @@ async def alter_replica_log_dirs(
         for topic in directory.topics:
             context.elements_left -= 1
             for number in topic.partitions:
-                context.elements_left -= 1
-                if context.elements_left < 0:
+                if context.turn_is_over():
                     await context.next_turn()
                 paths[TopicPartition(topic.name, number)] = directory.path
     allowed = context.may_on_cluster(Operation.ALTER)
     topics: dict[str, log_dirs_messages.AlterReplicaLogDirTopicResult] = {}
     begun: dict[tuple[str, str], list[int]] = {}
     for name, path in paths.items():
-        context.elements_left -= _OF_A_MOVE
-        if context.elements_left < 0:
+        if context.turn_is_over(_OF_A_MOVE):
             await context.next_turn()
         error = ErrorCode.NONE if allowed else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         if allowed:

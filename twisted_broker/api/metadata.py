@@ -127,7 +127,7 @@ async def metadata(context: RequestContext, request: metadata_messages.MetadataR
     image = reach.image
     response = metadata_messages.MetadataResponse(
         brokers=[_broker(broker, context.listener.name) for broker in reach.brokers.values()],
-        cluster_id=context.cluster_id,
+        cluster_id=context.broker.cluster_id,
         controller_id=any_live_broker(context, image),
     )
     if request.topics is None or (context.version == 0 and not request.topics):
@@ -156,8 +156,7 @@ async def _rows(
         some = []
         for each in answers[start : start + _AT_A_TIME]:
             if not isinstance(each, bytes):
-                context.elements_left -= 1
-                if context.elements_left < 0:
+                if context.turn_is_over():
                     await context.next_turn()
                 each = form.row(encode(response(topics=[each]), context.version))
             some.append(each)
@@ -187,8 +186,7 @@ async def _requested_topics(
     seen: set[str | bytes] = set()
     by_id = any(each.topic_id != NULL_UUID for each in requested)
     for each in requested:
-        context.elements_left -= 1
-        if context.elements_left < 0:
+        if context.turn_is_over():
             await context.next_turn()
         # Of both, the id counts. As in Kafka, one id makes it a request by ids: names alone are
         # not looked at.
@@ -213,7 +211,7 @@ async def _requested_topics(
     if (
         missing
         and request.allow_auto_topic_creation
-        and context.config.boolean("auto.create.topics.enable")
+        and context.broker.config.boolean("auto.create.topics.enable")
     ):
         await _create(context, missing)
     return answers
@@ -285,8 +283,7 @@ async def _encoded(context: RequestContext, reach: _Reach, topic: TopicImage) ->
     partitions: list[metadata_messages.MetadataResponsePartition] = []
     for start in range(0, len(numbers), _AT_A_TIME):
         some = numbers[start : start + _AT_A_TIME]
-        context.elements_left -= len(some)
-        if context.elements_left < 0:
+        if context.turn_is_over(len(some)):
             await context.next_turn()
         partitions += [
             _partition(context.version, reach, number, topic.partitions[number]) for number in some
@@ -334,8 +331,7 @@ async def _create(
     """
     wanted: list[CreatableTopic] = []
     for name, answer in missing.items():
-        context.elements_left -= 1
-        if context.elements_left < 0:
+        if context.turn_is_over():
             await context.next_turn()
         if not (
             context.may_on_cluster(Operation.CREATE, noted=False)
@@ -345,7 +341,7 @@ async def _create(
         elif name == OFFSETS_TOPIC:
             context.offsets_topic.create()
         elif name not in INTERNAL_TOPICS and len(wanted) < _MOST_CREATED:
-            wanted.append(_new_topic(context.config, name))
+            wanted.append(_new_topic(context.broker.config, name))
     context.forwarding.create_in_background(context, wanted)
 
 
@@ -373,7 +369,7 @@ async def describe_topic_partitions(
         1,
         min(
             request.response_partition_limit,
-            context.config.integer("max.request.partition.size.limit"),
+            context.broker.config.integer("max.request.partition.size.limit"),
         ),
     )
     cursor = request.cursor

@@ -113,7 +113,7 @@ async def _append_long(
             ahead = None
             if log is not None and part is not None:
                 turn = context.broker.turns.next_turn
-                ahead = await write_ahead(log, part, context.runtime.wall_ms(), turn)
+                ahead = await write_ahead(log, part, context.broker.runtime.wall_ms(), turn)
             elif first is not None:
                 await context.broker.turns.next_turn()
             try:

@@ -40,8 +40,7 @@ async def offset_for_leader_epoch(
         answers = []
         context.elements_left -= 1
         for requested in topic.partitions:
-            context.elements_left -= 1
-            if context.elements_left < 0:
+            if context.turn_is_over():
                 await context.next_turn()
             answers.append(_answer(context, topic.topic, requested, allowed))
         response.topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=answers))

@@ -96,8 +96,7 @@ async def _answers(
         context.elements_left -= 1
         answers.append([])
         for partition in topic.partitions:
-            context.elements_left -= 1
-            if context.elements_left < 0:
+            if context.turn_is_over():
                 await context.next_turn()
             answers[row].append(answer(row, partition))
     return answers
@@ -117,8 +116,7 @@ async def offset_commit(
         topic_ids.setdefault(name or "", topic_id)
         context.elements_left -= 1
         for partition in topic.partitions:
-            context.elements_left -= 1
-            if context.elements_left < 0:
+            if context.turn_is_over():
                 await context.next_turn()
             wrong = error or _partition_error(context, name, partition.partition_index)
             if wrong:
@@ -161,8 +159,7 @@ async def txn_offset_commit(
         topic_ids.setdefault(topic.name, topic_id)
         context.elements_left -= 1
         for p in topic.partitions:
-            context.elements_left -= 1
-            if context.elements_left < 0:
+            if context.turn_is_over():
                 await context.next_turn()
             wrong = error or _partition_error(context, topic.name, p.partition_index)
             if wrong:
@@ -238,7 +235,7 @@ async def _verify(context: RequestContext, request: TxnOffsetCommitRequest, inde
     `__consumer_offsets`. Raises BrokerError.
     """
     add = context.version >= FIRST_THAT_ADDS
-    verifies = context.config.boolean("transaction.partition.verification.enable")
+    verifies = context.broker.config.boolean("transaction.partition.verification.enable")
     if not add and not verifies:
         return NOT_REQUIRED
     partition = TopicPartition(OFFSETS_TOPIC, index)
@@ -431,8 +428,7 @@ async def _fetch_group(
     member_epoch: int = -1,
 ) -> list[Any]:
     """The group's topics; raises BrokerError."""
-    context.elements_left -= 4
-    if context.elements_left < 0:
+    if context.turn_is_over(4):
         await context.next_turn()
     check_group(context, group_id, Operation.DESCRIBE)
     context.groups.check_fetch(group_id, member_id, member_epoch)
@@ -490,8 +486,7 @@ async def _all_topics(
     )
     has_ids = context.version >= FIRST_WITH_TOPIC_IDS
     for name, some in groupby(committed, key=itemgetter(0)):
-        context.elements_left -= 1
-        if context.elements_left < 0:
+        if context.turn_is_over():
             await context.next_turn()
         topic = context.metadata.image.topics_by_name.get(name)
         if (has_ids and topic is None) or not context.may(
@@ -529,8 +524,7 @@ async def offset_delete(
         error = _topic_to_change(context, topic.name)[1]
         context.elements_left -= 1
         for p in topic.partitions:
-            context.elements_left -= 1
-            if context.elements_left < 0:
+            if context.turn_is_over():
                 await context.next_turn()
             errors[topic.name, p.partition_index] = error or _partition_error(
                 context, topic.name, p.partition_index

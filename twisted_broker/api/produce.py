@@ -296,7 +296,7 @@ async def _append_long(
         for name, records in long:
             log = replicas.led_log(name)
             if log is not None:
-                wall_ms, turn = context.runtime.wall_ms(), context.broker.turns.next_turn
+                wall_ms, turn = context.broker.runtime.wall_ms(), context.broker.turns.next_turn
                 ahead = await write_ahead(log, records, wall_ms, turn, is_clients=True)
                 if ahead is not None:
                     done.append((log, ahead))

@@ -44,8 +44,7 @@ async def describe_producers(
         context.elements_left -= 1
         for index in topic.partition_indexes:
             answers.append(await _answer(context, TopicPartition(topic.name, index), refusal))
-            context.elements_left -= 1
-            if context.elements_left < 0:
+            if context.turn_is_over():
                 await context.next_turn()
         response.topics.append(TopicResponse(name=topic.name, partitions=answers))
     return response
@@ -96,8 +95,7 @@ async def _producers_of(
             for entry in entries
             if entry is not None  # it expired since
         ]
-        context.elements_left -= len(some) // 4
-        if context.elements_left < 0:
+        if context.turn_is_over(len(some) // 4):
             await context.next_turn()
             _check_complete(known)
     return found

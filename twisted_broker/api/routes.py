@@ -306,7 +306,7 @@ ZOOKEEPER_CHANGES: tuple[Route, ...] = (
 _OF_A_QUORUM = frozenset({38, 39, 40, 41, 55, 64, 80, 81})
 
 
-def served(on_controller: bool) -> dict[int, Route]:
+def routes_for(on_controller: bool) -> dict[int, Route]:
     """The rows of one kind of listener, by API key."""
     return {route.api_key: route for route in ROUTES if route.versions(on_controller).max >= 0}
 
@@ -326,5 +326,5 @@ def load_steps(rows: Mapping[int, Route], on_controller: bool) -> Iterator[None]
 def served_with_zookeeper() -> dict[int, Route]:
     """The rows of a member of a ZooKeeper cluster, by API key."""
     own = {route.api_key: route for route in (*ZOOKEEPER_ROUTES, *ZOOKEEPER_CHANGES)}
-    rows = served(on_controller=False) | own
+    rows = routes_for(on_controller=False) | own
     return {key: rows[key] for key in sorted(rows) if key not in _OF_A_QUORUM}

@@ -106,7 +106,7 @@ async def share_fetch(context: RequestContext, request: ShareFetchRequest) -> Sh
     except BrokerError as refusal:
         if refusal.code == ErrorCode.SHARE_SESSION_LIMIT_REACHED:
             wait_ms = context.bounded_wait(max(0, request.max_wait_ms))
-            await deferLater(context.runtime.clock, wait_ms / 1000)  # type: ignore[arg-type]
+            await deferLater(context.broker.runtime.clock, wait_ms / 1000)  # type: ignore[arg-type]
         return ShareFetchResponse(error_code=refusal.code)
     epoch = request.share_session_epoch
     names: dict[bytes, str | None] = {}
@@ -298,8 +298,7 @@ async def _acknowledged(
     refusals: Refusals = {}
     for partition, asked in _named(topics):
         batches = asked.acknowledgement_batches
-        context.elements_left -= 1 + _cost(asked) // _OFFSETS_OF_AN_ELEMENT
-        if context.elements_left < 0:
+        if context.turn_is_over(1 + _cost(asked) // _OFFSETS_OF_AN_ELEMENT):
             await context.next_turn()
         refusal = _refusal(context, *partition, names)
         is_known = refusal is None or refusal.code != ErrorCode.UNKNOWN_TOPIC_ID

@@ -260,8 +260,7 @@ async def streams_group_describe(
     described = []
     left_bytes = MOST_DESCRIBED_BYTES
     for group_id in request.group_ids:
-        context.elements_left -= 1
-        if context.elements_left < 0:
+        if context.turn_is_over():
             await context.next_turn()
         group = messages.DescribedStreamsGroup(group_id=group_id)
         try:

@@ -77,14 +77,14 @@ class Metered:
 
 
 def charge(
-    dispatcher: Dispatcher, served: BoundRoute, context: RequestContext, response: Any
+    dispatcher: Dispatcher, bound: BoundRoute, context: RequestContext, response: Any
 ) -> Any:
     """Charges a request, once. Returns the answer with the client's wait, which begins."""
     metered = context.metered
     assert metered is not None
-    route, on_controller = served.route, served.on_controller
+    route, on_controller = bound.route, bound.on_controller
     if metered.is_charged:
-        served.times.all.throttled_ms += metered.wait_ms
+        bound.times.all.throttled_ms += metered.wait_ms
         metered.wait_ms = 0
         return response
     metered.is_charged = True
@@ -94,7 +94,7 @@ def charge(
         or (on_controller and route.api_key == _FETCH)
     ):
         return response
-    now_ms = context.runtime.now_ms()
+    now_ms = context.broker.runtime.now_ms()
     wait_ms = 0
     if response is not None or route.api_key != _PRODUCE:
         wait_ms = _of_time(dispatcher, context, metered, now_ms)
@@ -106,12 +106,12 @@ def charge(
     if mutations_ms > wait_ms:
         wait_ms = mutations_ms
         _note(context, dispatcher.quotas.controller_mutation, wait_ms, now_ms)
-    if route.forward and not on_controller and served.has_throttle_time:
+    if route.forward and not on_controller and bound.has_throttle_time:
         # The controller's answer, passed on: it has the wait that the controller saw.
         wait_ms = max(wait_ms, getattr(response, "throttle_time_ms", 0))
     if wait_ms > 0:
-        served.times.all.throttled_ms += wait_ms
-        _set_wait(served, response, wait_ms)
+        bound.times.all.throttled_ms += wait_ms
+        _set_wait(bound, response, wait_ms)
         if (
             context.connection is not None
             and not metered.is_forwarded
@@ -129,7 +129,7 @@ def fetch_wait(context: RequestContext, results: list[FetchPartitionResult]) -> 
     metered, quotas = context.metered, context.broker.quotas
     assert metered is not None
     metered.is_charged = True
-    now_ms = context.runtime.now_ms()
+    now_ms = context.broker.runtime.now_ms()
     size = _ANSWER_BYTES + sum(_PARTITION_BYTES + result.size for result in results)
     time_ms = _of_time(context.dispatcher, context, metered, now_ms)
     wait_ms = _charged(context, quotas.fetch, size, now_ms, time_ms)
@@ -157,7 +157,7 @@ def permits(context: RequestContext, strict_from: int) -> Callable[[str, int], N
     if context.metered is None:
         return _free
     user, client_id = _client(context)
-    now_ms = context.runtime.now_ms
+    now_ms = context.broker.runtime.now_ms
     quota = context.metered.mutations = (
         context.broker.controller_quotas.controller_mutation.quota_for(
             user, client_id, context.version >= strict_from, now_ms()
@@ -214,12 +214,12 @@ def _note(context: RequestContext, quotas: ClientQuotaManager, wait_ms: int, now
         quotas.throttled(*_client(context), wait_ms, now_ms)
 
 
-def _set_wait(served: BoundRoute, response: Any, wait_ms: int) -> None:
+def _set_wait(bound: BoundRoute, response: Any, wait_ms: int) -> None:
     parts = getattr(response, "parts", None)
-    if parts is not None and served.throttle_time_first:  # encoded already, with a wait of 0
+    if parts is not None and bound.throttle_time_first:  # encoded already, with a wait of 0
         for index, part in enumerate(parts):
             if len(part):
                 parts[index] = _INT32.pack(wait_ms) + bytes(part[4:])
                 break
-    elif served.has_throttle_time and hasattr(response, "throttle_time_ms"):
+    elif bound.has_throttle_time and hasattr(response, "throttle_time_ms"):
         response.throttle_time_ms = wait_ms

@@ -72,9 +72,9 @@ class EndOfTheOneBefore:
 
     def __init__(self, context: RequestContext) -> None:
         self._context = context
-        self._give_up_ms = context.runtime.now_ms() + min(
-            context.config.integer("add.partitions.to.txn.retry.backoff.max.ms"),
-            context.config.integer("request.timeout.ms"),
+        self._give_up_ms = context.broker.runtime.now_ms() + min(
+            context.broker.config.integer("add.partitions.to.txn.retry.backoff.max.ms"),
+            context.broker.config.integer("request.timeout.ms"),
         )
 
     async def is_worth_asking_again(
@@ -83,7 +83,7 @@ class EndOfTheOneBefore:
         """While the time for that is not over: True, after a pause, if the former transaction still
         ends; at once if its end took a guard away.
         """
-        runtime = self._context.runtime
+        runtime = self._context.broker.runtime
         if runtime.now_ms() >= self._give_up_ms:
             return False
         if _STILL_ENDS not in codes.values():
@@ -91,7 +91,7 @@ class EndOfTheOneBefore:
                 guard is not None and guard.is_gone and codes[topic_partition] == ErrorCode.NONE
                 for topic_partition, guard in guards.items()
             )
-        pause_ms = self._context.config.integer("add.partitions.to.txn.retry.backoff.ms")
+        pause_ms = self._context.broker.config.integer("add.partitions.to.txn.retry.backoff.ms")
         await deferLater(runtime.clock, pause_ms / 1000)  # type: ignore[arg-type]
         return True
 
@@ -132,7 +132,7 @@ async def verify(
     if not batches.sequences:
         return {}, {}
     adds = context.version >= _ADDS_FROM
-    verifies = context.config.boolean("transaction.partition.verification.enable")
+    verifies = context.broker.config.boolean("transaction.partition.verification.enable")
     if not adds and not verifies:
         return dict.fromkeys(batches.sequences, NOT_REQUIRED), {}
     end_of_the_one_before = EndOfTheOneBefore(context)
@@ -165,8 +165,7 @@ async def _begin(context: RequestContext, batches: _Batches, adds: bool) -> tupl
     refusals: Refusals = {}
     replicas = context.replica_manager
     for topic_partition, sequence in batches.sequences.items():
-        context.elements_left -= 1
-        if context.elements_left < 0:
+        if context.turn_is_over():
             await context.next_turn()
         try:
             guard = replicas.begin_verification(

@@ -119,8 +119,7 @@ async def _add_of_client(
         return _results(transaction.topics, {}, refusal.code)
     may_write: dict[str, bool] = {}
     for topic in transaction.topics:
-        context.elements_left -= 1 + len(topic.partitions)
-        if context.elements_left < 0:
+        if context.turn_is_over(1 + len(topic.partitions)):
             await context.next_turn()
         may_write[topic.name] = topic.name not in INTERNAL_TOPICS and context.may(
             Operation.WRITE, ResourceType.TOPIC, topic.name
@@ -293,7 +292,7 @@ async def list_transactions(
     response = ListTransactionsResponse(
         unknown_state_filters=[name for name in names if name not in _STATES]
     )
-    accepted, pattern = _Filter(request, context.runtime.wall_ms()), None
+    accepted, pattern = _Filter(request, context.broker.runtime.wall_ms()), None
     if request.transactional_id_pattern:
         try:
             pattern = LinearPattern(request.transactional_id_pattern)

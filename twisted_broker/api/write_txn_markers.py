@@ -84,8 +84,7 @@ async def write_txn_markers(
         )
         for topic in named.topics:
             for index in topic.partition_indexes:
-                context.elements_left -= 1
-                if context.elements_left < 0:
+                if context.turn_is_over():
                     await context.next_turn()
                 topic_partition = TopicPartition(topic.name, index)
                 if marker.producer_id < 0 or marker.producer_epoch < 0:  # nobody's transaction
@@ -130,7 +129,7 @@ async def _append(
         outcomes += replicas.append_end_markers(entries[start : start + _AT_A_TIME])
     delayed = replicas.delayed_produce(outcomes, _ALL_REPLICAS)
     if delayed is not None:
-        timeout_ms = context.config.integer("request.timeout.ms")
+        timeout_ms = context.broker.config.integer("request.timeout.ms")
         await replicas.wait_for(delayed, timeout_ms)
     return outcomes
 

@@ -167,7 +167,7 @@ class _Run:
             ),
             random=Random(),
         )
-        self._mirror = Mirror(runtime, options, self._say)
+        self._mirror = Mirror(runtime, options, self._print)
 
     def run(self) -> str:
         """Until it ends; why it did, "" where it was stopped."""
@@ -200,7 +200,7 @@ class _Run:
                 self._refusal = f"--metrics-port {self._metrics_port}: {error}"
                 self._reactor.callLater(0, self._mirror.stop)
                 return
-            self._say(f"metrics at http://127.0.0.1:{port.getHost().port}/metrics")
+            self._print(f"metrics at http://127.0.0.1:{port.getHost().port}/metrics")
         self._mirror.start()
         self._look()
 
@@ -217,22 +217,22 @@ class _Run:
         if self._terminal is not None:
             self._terminal.update(_table(self._mirror.progress()), refresh=True)
         elif time.monotonic() - self._said_at >= _LINE_SECONDS:
-            self._say_progress()
+            self._print_progress()
         if self._once and self._mirror.has_caught_up:
-            self._say_progress()
+            self._print_progress()
             self._mirror.stop()
             return
         self._reactor.callLater(
             _LOOK_SECONDS if self._terminal is None else _TABLE_SECONDS, self._look
         )
 
-    def _say_progress(self) -> None:
+    def _print_progress(self) -> None:
         from twisted_broker.mirror.metrics import summary
 
         self._said_at = time.monotonic()
-        self._say(summary(self._mirror.progress()))
+        self._print(summary(self._mirror.progress()))
 
-    def _say(self, line: str) -> None:
+    def _print(self, line: str) -> None:
         if self._terminal is not None:
             self._terminal.console.print(line, markup=False, highlight=False)
         else:

@@ -247,7 +247,7 @@ def compare(replicas: Sequence[Replica], report: Report, by_name: bool = False) 
             )
         if replica is not reference:
             upto = min(reference.high_watermark, replica.end, reference.end)
-            _tell_pairs(
+            _compare_pairs(
                 reference,
                 replica,
                 paired(
@@ -259,7 +259,7 @@ def compare(replicas: Sequence[Replica], report: Report, by_name: bool = False) 
             once = Report()
 
 
-def _tell_pairs(
+def _compare_pairs(
     reference: Replica,
     other: Replica,
     pairs: Iterator[tuple[Batch | None, Batch | None]],

@@ -619,9 +619,9 @@ class Controller:
             self.commit_seconds += seconds - self._written_at.popleft()[1]
         for done in ready:
             done.callback(upto - 1)
-        self._say(upto)
+        self._log_changes(upto)
 
-    def _say(self, upto: int) -> None:
+    def _log_changes(self, upto: int) -> None:
         """What became of the metadata, once it is durable."""
         while self._unsaid and self._unsaid[0][0] < upto:
             _, delta = self._unsaid.popleft()

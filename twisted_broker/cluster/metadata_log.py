@@ -930,10 +930,10 @@ class MetadataLog(MetadataStore):
             self._remove_snapshots([oldest])
 
     def _is_beyond_retention(self) -> bool:
-        oldest, now_ms = self.snapshots[0], self.wall_ms()
+        oldest, wall_ms = self.snapshots[0], self.wall_ms()
         if oldest.end_offset < self.log.log_start_offset:
             return True  # a start goes on behind the newest
-        if now_ms - self._written_ms.setdefault(oldest, now_ms) >= self.quorum.retention_ms:
+        if wall_ms - self._written_ms.setdefault(oldest, wall_ms) >= self.quorum.retention_ms:
             return True
         size = self.log.size_in_bytes + sum(
             self.files.size(self.snapshot_path(each)) for each in self.snapshots

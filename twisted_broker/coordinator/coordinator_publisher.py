@@ -60,13 +60,13 @@ class CoordinatorPublisher:
         """Removes offsets of deleted topics; ends the waits for `__consumer_offsets`."""
         if self._coordinator.offsets_topic is not None:
             self._coordinator.offsets_topic.image_changed()
-        self._tell_consumer_groups(delta)
+        self._change_consumer_groups(delta)
         if delta.removed_topics:
             self._coordinator.cleanup.topics_deleted(
                 {topic.name: topic.id for topic in delta.removed_topics.values()}
             )
 
-    def _tell_consumer_groups(self, delta: MetadataDelta) -> None:
+    def _change_consumer_groups(self, delta: MetadataDelta) -> None:
         changed = {
             topic.name
             for topics in (delta.created_topics, delta.removed_topics)

@@ -437,7 +437,7 @@ class CoordinatorShard:
                     elif isinstance(effect, CancelTimer):
                         self._timer.cancel(effect)
                     elif isinstance(effect, RebalanceStarted):
-                        self._say_started(effect)
+                        self._log_rebalance_started(effect)
                     else:
                         waiting.append(effect)
                 if not waiting or not most or not (large_too or not _is_large(waiting[0])):
@@ -485,7 +485,7 @@ class CoordinatorShard:
         # A write that ends after the unload decides nothing here: the new coordinator has read it.
         if self.state is not CoordinatorState.CLOSED:
             if error is ErrorCode.NONE:
-                self._say(group, purpose)
+                self._log_rebalance_completed(group, purpose)
             self.manager.write_ended(group, purpose, error, self.context.wall_ms())
             self.run_effects()
             entry = self.groups.get(group.group_id)
@@ -497,7 +497,7 @@ class CoordinatorShard:
             what, group=group.group_id, generation=group.generation, members=len(group.members)
         )
 
-    def _say_started(self, effect: RebalanceStarted) -> None:
+    def _log_rebalance_started(self, effect: RebalanceStarted) -> None:
         self.context.lines.add(
             "rebalance started",
             group=effect.group_id,
@@ -506,7 +506,7 @@ class CoordinatorShard:
             reason=effect.reason,
         )
 
-    def _say(self, group: ClassicGroup, purpose: Purpose) -> None:
+    def _log_rebalance_completed(self, group: ClassicGroup, purpose: Purpose) -> None:
         """A rebalance is over when its assignment is stored."""
         if isinstance(purpose, AssignmentStored):
             self.context.lines.add(

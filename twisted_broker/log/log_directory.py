@@ -259,7 +259,7 @@ class LogDirectory:
                     self.cleaner_offsets.pop(partition, None)
                 logs.append(self.open(partition, None, config, wall_ms))
         self._lower_cleaner_offsets(logs)
-        self._say_dropped([log.dropped_at_load for log in logs if log.dropped_at_load])
+        self._warn_of_dropped_ends([log.dropped_at_load for log in logs if log.dropped_at_load])
         if without_id:
             # For the high watermarks, which are read later.
             checkpoints.drop_rows(self.files, self.path, without_id)
@@ -297,7 +297,7 @@ class LogDirectory:
         self.to_delete.append(path)
         self.lost_futures.append((partition, topic_id))
 
-    def _say_dropped(self, lines: list[str]) -> None:
+    def _warn_of_dropped_ends(self, lines: list[str]) -> None:
         """Warns of `_MOST_LINES` logs at most: after a loss of power many may have a torn end."""
         for line in lines[:_MOST_LINES]:
             self.warn(line)

@@ -460,7 +460,7 @@ class LogManager:
         try:
             log = directory.create(topic_partition, topic_id, config, self.runtime.wall_ms())
             if topic_partition in self._left:
-                self._tell_apart(directory, log)
+                self._write_topic_id(directory, log)
         except OSError as error:
             raise self.directories.refusal(directory, error) from error
         self._take(directory, log)
@@ -470,7 +470,7 @@ class LogManager:
         self.names.created(directory, log)
         return log
 
-    def _tell_apart(self, directory: LogDirectory, log: Log) -> None:
+    def _write_topic_id(self, directory: LogDirectory, log: Log) -> None:
         """Writes the topic id of a new log at once, not on the disk worker as `write_topic_ids`
         does. An older log of that name may be in a directory that is offline: after a kill and a
         start with both, only the id tells which one counts. Raises OSError.

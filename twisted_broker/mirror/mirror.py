@@ -100,7 +100,7 @@ class Mirror:
     ) -> None:
         self.ended: Deferred[None] = Deferred()
         self.partitions: dict[TopicPartition, MirroredPartition] = {}
-        self._runtime, self._options, self._say = runtime, options, say
+        self._runtime, self._options, self._print = runtime, options, say
         try:
             self._pattern = re.compile(options.topics)
         except re.error as error:
@@ -132,7 +132,7 @@ class Mirror:
             self._source, config, CLIENT_ID, self._source_unreachable
         )
         self._writer = TargetWriter(
-            self._target, self._begin, self._chunk_failed, self._differs, self._fail, self._say
+            self._target, self._begin, self._chunk_failed, self._differs, self._fail, self._print
         )
         self._topics: dict[str, tuple[bytes, bytes]] = {}
         self._missing: dict[str, int] = {}
@@ -146,7 +146,7 @@ class Mirror:
     # for its user
     def start(self) -> None:
         self._running = ensureDeferred(self._run())
-        self._silence = self._runtime.clock.callLater(_SILENT_SECONDS, self._say_what_is_silent)
+        self._silence = self._runtime.clock.callLater(_SILENT_SECONDS, self._print_silent_clusters)
 
     def stop(self) -> None:
         """Nothing is sent any more; `ended` fires."""
@@ -191,11 +191,11 @@ class Mirror:
         except BrokersUnreachable as error:
             if is_first:
                 raise MirrorError(str(error)) from None
-            self._say_once(f"retrying: {error}")
+            self._print_once(f"retrying: {error}")
         except BrokerError as error:
             if is_first and not error.code.retriable:
                 raise MirrorError(str(error)) from None
-            self._say_once(f"retrying: {error}")
+            self._print_once(f"retrying: {error}")
         return False
 
     async def _follow_topics(self, is_first: bool) -> bool:
@@ -212,17 +212,17 @@ class Mirror:
                 "name"
             )
         source = await topics_of(self._source, there, names)
-        self._say_leaderless("source", there, names)
+        self._print_leaderless("source", there, names)
         self._check_deleted(there.topics)
         here = await self._target.metadata(source)
-        self._say_leaderless("target", here, source)
+        self._print_leaderless("target", here, source)
         target = await topics_of(self._target, here, source)
         settled = True
         for name, topic in sorted(source.items()):
             settled = await self._follow_topic(name, topic, target.get(name)) and settled
         return settled
 
-    def _say_leaderless(self, side: str, found: ClusterMetadata, names: Iterable[str]) -> None:
+    def _print_leaderless(self, side: str, found: ClusterMetadata, names: Iterable[str]) -> None:
         without = [
             f"{name}-{number}"
             for name in sorted(names)
@@ -233,7 +233,7 @@ class Mirror:
         if without:
             more = len(without) - _NAMES_SAID
             shown = ", ".join(without[:_NAMES_SAID]) + (f" and {more} more" if more > 0 else "")
-            self._say_once(f"waiting for a leader in the {side}: {shown}")
+            self._print_once(f"waiting for a leader in the {side}: {shown}")
 
     def _check_source(self, cluster_id: str) -> None:
         if self._cluster_id and cluster_id != self._cluster_id:
@@ -258,7 +258,7 @@ class Mirror:
         if plan.refusal:
             raise MirrorError(plan.refusal)
         if plan.unknown:
-            self._say_once(
+            self._print_once(
                 f"topic {name}: settings that the target does not have are left out: "
                 + ", ".join(plan.unknown)
             )
@@ -327,7 +327,7 @@ class Mirror:
         elif isinstance(error, OffsetGone):
             # For the last batch alone it went back by one.
             if partition.log_end < error.log_start and partition.log_end > partition.log_start:
-                self._say(
+                self._print(
                     f"{name}: the source deleted offsets {partition.log_end} to "
                     f"{error.log_start - 1} before they were mirrored; going on at "
                     f"{error.log_start}"
@@ -365,7 +365,7 @@ class Mirror:
             return
         self._fetchers.remove([name])
         if offset < end:
-            self._say(
+            self._print(
                 f"{name}: the source lost records that were mirrored: it differs from offset "
                 f"{offset} on; dropping {offset} to {end - 1} in the target"
             )
@@ -375,19 +375,19 @@ class Mirror:
         self._writer.wake(partition)
 
     def _source_unreachable(self, leader: BrokerEndPoint, error: Exception) -> None:
-        self._say_once(f"the source's {leader} does not answer, retrying: {error}{IF_IT_RUNS}")
+        self._print_once(f"the source's {leader} does not answer, retrying: {error}{IF_IT_RUNS}")
 
     # the end
-    def _say_what_is_silent(self) -> None:
+    def _print_silent_clusters(self) -> None:
         """A broker may need its time; an address that is no broker's shall not look like one."""
         for words in (self._source.waits_for, self._target.waits_for):
             if words:
-                self._say(f"waiting for {words}")
+                self._print(f"waiting for {words}")
 
-    def _say_once(self, line: str) -> None:
+    def _print_once(self, line: str) -> None:
         if line not in self._said:
             self._said.add(line)
-            self._say(line)
+            self._print(line)
 
     def _fail(self, error: Exception) -> None:
         self._end(error)

@@ -77,7 +77,7 @@ class TargetWriter:
     ) -> None:
         self.requests = 0
         self._client = client
-        self._begin, self._chunk_failed, self._fail, self._say = begin, chunk_failed, fail, say
+        self._begin, self._chunk_failed, self._fail, self._print = begin, chunk_failed, fail, say
         self._differs = differs
         self._ready: dict[TopicPartition, MirroredPartition] = {}
         self._busy: dict[int, int] = {}
@@ -187,7 +187,7 @@ class TargetWriter:
             if isinstance(error, BrokerError) and error.code == ErrorCode.UNSUPPORTED_VERSION:
                 self._fail(not_ours(f"{leader.host}:{leader.port}", leader))
             elif not self._is_failing:
-                self._say(f"the target's {leader} does not answer, retrying: {error}{IF_IT_RUNS}")
+                self._print(f"the target's {leader} does not answer, retrying: {error}{IF_IT_RUNS}")
             self._is_failing = True
         finally:
             self._busy[leader.id] -= 1
@@ -225,7 +225,7 @@ class TargetWriter:
                 self._refused(partition.name, code)
         elif code in _ANEW or (code == ErrorCode.INVALID_RECORD and partition.compacted):
             # Compacted meanwhile, a batch that is sent again is another than the one that is there.
-            self._say(f"{partition.name}: the target refuses ({answer.error_message}); going on")
+            self._print(f"{partition.name}: the target refuses ({answer.error_message}); going on")
             self._anew(partition)
         elif code == ErrorCode.INVALID_RECORD:
             self._differs(partition, answer.differs_at)
@@ -241,7 +241,7 @@ class TargetWriter:
             self._refusals_said.add(code)
             count = len(self._refused_since)
             more = f" and {count - 1} more" if count > 1 else ""
-            self._say(f"the target answers {code.name}, retrying: {name}{more}")
+            self._print(f"the target answers {code.name}, retrying: {name}{more}")
 
     def _taken(self, name: TopicPartition) -> None:
         if self._refused_since.pop(name, None) is not None and not self._refused_since:
@@ -265,7 +265,7 @@ class TargetWriter:
                     raise
                 except Exception as error:
                     if not self._is_failing:
-                        self._say(f"the target cannot be reached, retrying: {error}")
+                        self._print(f"the target cannot be reached, retrying: {error}")
                     self._is_failing = True
                     await self._client.pause(_BACKOFF_MS)
                     continue

@@ -56,7 +56,7 @@ class ListenerSecurity:
         if isinstance(config, LiveConfig):
             config.subscribe(lambda live: self._refresh())
 
-    def served(self, listener: str, factory: Any) -> Any:
+    def wrapped(self, listener: str, factory: Any) -> Any:
         """The factory of the listener's port: `factory`, over TLS where it speaks that."""
         settings = self._servers.get(listener)
         if settings is None:

@@ -191,14 +191,14 @@ class _Exchange(Protocol):
         done.errback(TimeoutError())
 
     def _fail(self, reason: str, cause: Exception | None = None) -> None:
-        self._say(reason)
+        self._report_failure(reason)
         done = self._ended()
         transport: Any = self.transport
         transport.abortConnection()
         line = f"{self._address} did not authenticate: {reason}"
         done.errback(CannotAuthenticate(line, reason, cause))
 
-    def _say(self, reason: str) -> None:
+    def _report_failure(self, reason: str) -> None:
         # Without an authenticator there was no token to begin with.
         authenticator = self._authenticator
         mechanism = OAUTHBEARER if authenticator is None else authenticator.mechanism
@@ -207,7 +207,7 @@ class _Exchange(Protocol):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         if self._done is not None:
             text = "the connection ended while it was authenticated"
-            self._say(text)
+            self._report_failure(text)
             self._ended().errback(CannotAuthenticate(f"{self._address}: {text}", text))
         self._inner.connectionLost(reason)
 

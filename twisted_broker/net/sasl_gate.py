@@ -162,7 +162,7 @@ class SaslGate:
     def _too_late(self) -> None:
         self._timer = None
         if not self._connection.closing:
-            self._say(f"not authenticated within {LOGIN_SECONDS:g} s")
+            self._log_failure(f"not authenticated within {LOGIN_SECONDS:g} s")
             self._connection.close()
 
     def __call__(
@@ -217,7 +217,7 @@ class SaslGate:
         """One line; ends when the delay is over. Then the connection ends, after the answer that
         comes at once.
         """
-        self._say(failure)
+        self._log_failure(failure)
         clock = self._listener.runtime.clock
         waiter: Deferred[None] = Deferred()
         clock.callLater(self._listener.settings.delay_ms / 1000, waiter.callback, None)
@@ -227,14 +227,14 @@ class SaslGate:
     def broken(self, reason: Exception) -> None:
         """One line for a stranger that sent what cannot be served, and is closed now."""
         if self.authenticator.mechanism:  # it had its handshake: its protocol is right
-            self._say(reason)
+            self._log_failure(reason)
             return
         listener = self._connection.listener
         protocol = listener.protocol.name
         remedy = f"listener {listener.name} is {protocol}: set the client's "
-        self._say(reason, remedy=f"{remedy}security.protocol={protocol}")
+        self._log_failure(reason, remedy=f"{remedy}security.protocol={protocol}")
 
-    def _say(self, failure: object, **more: object) -> None:
+    def _log_failure(self, failure: object, **more: object) -> None:
         self._stop_timer()  # the end is certain: at once, or after the delay
         self._listener.failures += 1
         authenticator = self.authenticator
@@ -251,7 +251,7 @@ class SaslGate:
         try:
             step = self.step(token)
         except SaslFailure as failure:
-            self._say(failure)
+            self._log_failure(failure)
             clock = self._listener.runtime.clock
             clock.callLater(self._listener.settings.delay_ms / 1000, self._connection.close)
             return PendingResponse(None, False)

@@ -193,7 +193,7 @@ class Effects:
 
     def _submit_alter_partition(self, event: IsrChangeWanted) -> None:
         if self._alter_partition is not None:
-            self._say_isr(event.partition, event.pending)
+            self._log_isr_change(event.partition, event.pending)
             answer = self._alter_partition.submit(event.partition.isr_proposal(event.pending))
             answer.addCallback(self._alter_partition_answered, event.partition, event.pending)
             answer.addErrback(
@@ -202,7 +202,7 @@ class Effects:
                 )
             )
 
-    def _say_isr(self, partition: Partition, pending: PendingIsr) -> None:
+    def _log_isr_change(self, partition: Partition, pending: PendingIsr) -> None:
         """When it is proposed, as Kafka does: its confirmation may come as metadata."""
         grows = len(pending.proposed) > len(pending.isr)
         self._replicas.lines.add(

@@ -383,10 +383,10 @@ class ReplicaManager:
             and partition.go_offline(reason)
         ]
         directory_moves.directory_failed(self, directory)
-        self._turns.start(self._tell_failed(failed, reason))
+        self._turns.start(self._stop_failed(failed, reason))
         self.effects.drain_soon()
 
-    def _tell_failed(self, failed: list[Partition], reason: str) -> Iterator[None]:
+    def _stop_failed(self, failed: list[Partition], reason: str) -> Iterator[None]:
         for start in range(0, len(failed), FAILED_PER_STEP):
             if start:
                 yield

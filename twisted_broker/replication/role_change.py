@@ -102,7 +102,7 @@ def apply_delta(replicas: ReplicaManager, delta: MetadataDelta, image: MetadataI
     )
     directory_moves.go_on(replicas, changes)
     _apply_configs(replicas, delta, image)
-    _say(replicas, changes, lost, gained)
+    _log_roles(replicas, changes, lost, gained)
     for listener in replicas.leadership_listeners:
         for topic_partition, leader_epoch in lost:
             listener.leadership_lost(topic_partition, leader_epoch)
@@ -110,7 +110,7 @@ def apply_delta(replicas: ReplicaManager, delta: MetadataDelta, image: MetadataI
             listener.leadership_gained(topic_partition, leader_epoch)
 
 
-def _say(
+def _log_roles(
     replicas: ReplicaManager,
     changes: Iterable[PartitionDelta],
     lost: list[tuple[TopicPartition, int]],

@@ -23,7 +23,7 @@ from twisted.internet.error import CannotListenError
 
 from twisted_broker.api.context import BrokerParts
 from twisted_broker.api.dispatch import BoundRoute, Dispatcher
-from twisted_broker.api.routes import load_steps, served
+from twisted_broker.api.routes import load_steps, routes_for
 from twisted_broker.broker_config import BrokerConfig, LiveConfig
 from twisted_broker.cluster.metadata_check import MetadataDamage
 from twisted_broker.config_validation import super_users
@@ -176,7 +176,7 @@ class KafkaServer:
 
     def _routes(self, on_controller: bool) -> dict[int, Route]:
         if on_controller or self.membership is None:
-            return served(on_controller)
+            return routes_for(on_controller)
         return self.membership.routes()
 
     def load_steps(self) -> Iterator[None]:
@@ -186,9 +186,9 @@ class KafkaServer:
         if "controller" in self.roles:
             yield from load_steps(self._routes(on_controller=True), True)
 
-    def served(self) -> list[BoundRoute]:
+    def bound_routes(self) -> list[BoundRoute]:
         """The APIs requested on its listeners so far, for their counts."""
-        return self.sockets.served()
+        return self.sockets.bound_routes()
 
     # health
 

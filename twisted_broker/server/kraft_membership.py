@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.logger import Logger
 
-from twisted_broker.api.routes import Route, served
+from twisted_broker.api.routes import Route, routes_for
 from twisted_broker.cluster.alter_partition_manager import AlterPartitionManager
 from twisted_broker.cluster.broker_lifecycle_manager import BrokerLifecycleManager
 from twisted_broker.cluster.cluster_id import fetch_cluster_id, fetch_cluster_id_once
@@ -75,7 +75,7 @@ class KRaftMembership:
         return await self._adopting
 
     def routes(self) -> dict[int, Route]:
-        return served(on_controller=False)
+        return routes_for(on_controller=False)
 
     def make_links(self, located: Callable[[TopicPartition], bytes | None]) -> Links:
         shared = self._shared

@@ -90,9 +90,9 @@ class SocketServer:
         """`changed()` is called once this broker's listeners are other ones."""
         self._subscribers.append(changed)
 
-    def served(self) -> list[BoundRoute]:
+    def bound_routes(self) -> list[BoundRoute]:
         """The APIs requested so far, for their counts."""
-        return [each for dispatcher in self.dispatchers for each in dispatcher.served]
+        return [each for dispatcher in self.dispatchers for each in dispatcher.bound_routes]
 
     def start_accepting(self, which: Callable[[Listener], bool] = lambda listener: True) -> None:
         """Lets clients in, of all listeners or some."""
@@ -122,7 +122,7 @@ class SocketServer:
         )
         listener = await self._open.open(
             endpoint,
-            self.security.served(endpoint.name, factory),
+            self.security.wrapped(endpoint.name, factory),
             self.plan.advertised.get(endpoint.name, endpoint),
             is_controller,
             is_controller and endpoint.name in self.plan.early,

@@ -101,7 +101,7 @@ class BrokerCollector:
         if parts.metadata is not None and parts.roles is None:  # no quorum elsewhere
             raft_channel(out, parts.metadata)
         yield
-        yield from _requests(out, list(self._view.served()), self._view.replicas)
+        yield from _requests(out, list(self._view.bound_routes()), self._view.replicas)
         yield from _connections(out, parts.listening, self._rates)
         yield from client_quotas(out, parts, self._view.now().now_ms)
         numbers = parts.runtime.marks.numbers()
@@ -275,14 +275,14 @@ def _address(endpoint: Any) -> str:
     return f"{endpoint.host}:{endpoint.port}"
 
 
-def _requests(out: Exposition, served: list[Any], replicas: Any) -> Iterator[None]:
+def _requests(out: Exposition, bound_routes: list[Any], replicas: Any) -> Iterator[None]:
     """Of each API and version that was requested; of Fetch also by who fetches."""
     requests: Counter[tuple[str, str]] = Counter()
     errors: Counter[tuple[str, str]] = Counter()
     # An API's versions share their times, its listeners do not.
     times: dict[str, dict[int, Any]] = {}
     of_nodes = 0 if replicas is None else replicas.stats.follower_fetches
-    for each in served:
+    for each in bound_routes:
         name, found = each.route.name, each.times
         requests[name, str(each.version)] += each.requests
         of_nodes += each.requests if name == _FETCH and each.on_controller else 0
@@ -297,7 +297,7 @@ def _requests(out: Exposition, served: list[Any], replicas: Any) -> Iterator[Non
                 times.setdefault(name + who, {})[id(of_who)] = of_who
     _count(out, "RequestsPerSec", "Requests by API and version.", "version", requests)
     _count(out, "ErrorsPerSec", "Requests refused as a whole.", "error", errors)
-    fetches = sum(each.requests for each in served if each.route.name == _FETCH)
+    fetches = sum(each.requests for each in bound_routes if each.route.name == _FETCH)
     bean = MBean("network", "RequestMetrics", "RequestsPerSec", Kind.METER, ("request", "version"))
     by = [(("FetchFollower",), of_nodes), (("FetchConsumer",), max(0, fetches - of_nodes))]
     out.bean(bean, "", by if fetches else [], keys=("request",))
@@ -308,7 +308,7 @@ def _requests(out: Exposition, served: list[Any], replicas: Any) -> Iterator[Non
         for name, found in sorted(times.items()):
             _summary(family, "request", name, part, list(found.values()))
         yield
-    decided = {id(each.times.all): each.times.all for each in served if each.on_controller}
+    decided = {id(each.times.all): each.times.all for each in bound_routes if each.on_controller}
     for bean_name, part, doc in (
         ("EventQueueTimeMs", "request_queue", "Time that requests to the controller waited."),
         ("EventQueueProcessingTimeMs", "local", "Time the controller took for a request."),

@@ -90,17 +90,17 @@ class NodeParts(Protocol):
 
 
 class BrokerView:
-    """`parts()`: the node's, as of now; `served()`: what its listeners serve, for the requests'
-    counts.
+    """`parts()`: the node's, as of now; `bound_routes()`: what its listeners serve, for the counts
+    of requests.
     """
 
     def __init__(
         self,
         parts: Callable[[], NodeParts],
-        served: Callable[[], Iterable[Any]] = lambda: (),
+        bound_routes: Callable[[], Iterable[Any]] = lambda: (),
     ) -> None:
         self._parts = parts
-        self.served = served
+        self.bound_routes = bound_routes
 
     @property
     def parts(self) -> NodeParts:

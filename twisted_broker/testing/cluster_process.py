@@ -119,9 +119,9 @@ class ControlProtocol(Int32StringReceiver):
             kind = type(error).__name__
             if not isinstance(error, CallFailed | ConfigError | StartError | TimeoutError):
                 Failure().printTraceback(file=sys.stdout)
-            self._say({"id": number, "error": str(error) or kind, "kind": kind})
+            self._send({"id": number, "error": str(error) or kind, "kind": kind})
         else:
-            self._say({"id": number, "result": result})
+            self._send({"id": number, "result": result})
 
     async def _called(self, call: str, arguments: dict[str, Any]) -> Any:
         if call == "start":
@@ -167,7 +167,7 @@ class ControlProtocol(Int32StringReceiver):
         self._cluster.reset_clients()
         end()
 
-    def _say(self, message: dict[str, Any]) -> None:
+    def _send(self, message: dict[str, Any]) -> None:
         self.sendString(json.dumps(message).encode())  # type: ignore[no-untyped-call]
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:

@@ -262,7 +262,7 @@ class TcpConnection(Protocol):
 
     def write(self, data: bytes) -> None:
         if not self.clock.dead:
-            self._say(self._write, bytes(data))
+            self._deliver(self._write, bytes(data))
 
     write_more = write
 
@@ -275,7 +275,7 @@ class TcpConnection(Protocol):
 
     def loseConnection(self, *_: Any) -> None:
         if not self.clock.dead:
-            self._say(self._lose, None)
+            self._deliver(self._lose, None)
 
     def _lose(self, _: None) -> None:
         self._network.ended_clients = True
@@ -291,7 +291,7 @@ class TcpConnection(Protocol):
     def resume(self, producer: Any) -> None:
         self._hear(lambda _: producer.resumeProducing(), None)
 
-    def _say(self, call: Callable[[Any], None], argument: Any) -> None:
+    def _deliver(self, call: Callable[[Any], None], argument: Any) -> None:
         if self.pipe.is_direct:
             call(argument)
         else:

@@ -60,7 +60,7 @@ class Api(Resource):
         path = request.path.decode()
         refusal = _refusal(request)
         if refusal:
-            return _say(request, 403, {"error": refusal})
+            return _response(request, 403, {"error": refusal})
         if request.method == b"POST" and path.startswith("/v1/"):
             return self._verb(request, path.removeprefix("/v1/"))
         if request.method == b"GET" and path in _PAGES:
@@ -70,38 +70,38 @@ class Api(Resource):
         if request.method == b"GET" and path == "/v1/events":
             return self._events.follow(request)
         if request.method == b"GET" and path == "/openapi.json":
-            return _say(request, 200, openapi())
+            return _response(request, 200, openapi())
         if request.method == b"GET" and path == "/v1/cluster":
-            return _say(request, 200, self._found)
+            return _response(request, 200, self._found)
         if path.startswith(("/subjects", "/schemas", "/config", "/mode", "/compatibility")):
             return self._of_registry(request, path)
         known = "POST /v1/VERB, GET /v1/cluster, /openapi.json, /subjects, /schemas, /config"
-        return _say(request, 404, {"error": f"there is no {path} here: there are {known}"})
+        return _response(request, 404, {"error": f"there is no {path} here: there are {known}"})
 
     def _verb(self, request: Any, name: str) -> Any:
         verb = VERBS.get(name)
         if verb is None:
             error = f"there is no verb {name!r}: there are {', '.join(sorted(VERBS))}"
-            return _say(request, 404, {"error": error})
+            return _response(request, 404, {"error": error})
         try:
             body = _body(request)
             arguments = arguments_of(verb, body)
         except Refused as error:
-            return _say(request, 400, {"error": str(error)})
+            return _response(request, 400, {"error": str(error)})
         return self._call(request, verb, arguments, body)
 
     def _state(self, request: Any) -> Any:
         version = (request.args.get(b"since") or [b"0"])[0]
         of = (request.args.get(b"of") or [b""])[0].decode(errors="replace")
         if not version.isdigit():
-            return _say(request, 400, {"error": f"since is a number, not {version!r}"})
+            return _response(request, 400, {"error": f"since is a number, not {version!r}"})
         gone: list[Any] = []
         request.notifyFinish().addErrback(gone.append)
 
         def done(result: Any) -> None:
             if not gone:
                 if isinstance(result, Failure):
-                    request.write(_say(request, *_error(result)))
+                    request.write(_response(request, *_error(result)))
                 else:
                     request.setHeader("content-type", "application/json")
                     request.write(result["text"].encode())
@@ -123,7 +123,7 @@ class Api(Resource):
                 if verb.call not in _ASKS:
                     self._events.tell(f"{verb.name} {json.dumps(body)}")
             if not gone:
-                request.write(_say(request, status, content))
+                request.write(_response(request, status, content))
                 request.finish()
 
         self._calls.call(verb.call, arguments).addBoth(done)
@@ -133,11 +133,11 @@ class Api(Resource):
         try:
             body = _body(request)
         except Refused as error:
-            return _say(request, 422, {"error_code": 42201, "message": str(error)}, _REGISTRY)
+            return _response(request, 422, {"error_code": 42201, "message": str(error)}, _REGISTRY)
         # As they are written: the name of a subject may have a slash.
         parts = [_unquoted(each) for each in request.uri.decode().partition("?")[0].split("/")]
         status, content = self._registry.answer(request.method.decode(), parts[1:], body)
-        return _say(request, status, content, _REGISTRY)
+        return _response(request, status, content, _REGISTRY)
 
 
 class _Events:
@@ -234,7 +234,7 @@ def _error(failure: Failure) -> tuple[int, dict[str, str]]:
     return 500, {"error": str(failure.value)}
 
 
-def _say(request: Any, status: int, content: Any, kind: str = "application/json") -> bytes:
+def _response(request: Any, status: int, content: Any, kind: str = "application/json") -> bytes:
     request.setResponseCode(status)
     request.setHeader("content-type", kind)
     return json.dumps(content).encode()

@@ -60,14 +60,14 @@ class Seeds:
             self._count(found)
             progress.add()
             if digests:
-                self._say(f"seed {found.seed} {found.digest}")
+                self._print(f"seed {found.seed} {found.digest}")
             if self.refused:
                 return
         took = time.monotonic() - began
         passed, failed = len(seeds) - len(self.failed), len(self.failed)
         virtual = f"{self.seconds:,.0f} virtual s in {took:.0f} s"
-        self._say(f"{passed} passed, {failed} failed: {virtual}")
-        self._tell_failures()
+        self._print(f"{passed} passed, {failed} failed: {virtual}")
+        self._print_failures()
 
     def run_one(self, seed: int, kept: Sequence[Action] | None) -> None:
         """Runs it, and tells its story."""
@@ -75,9 +75,9 @@ class Seeds:
             if found is not None:
                 self._count(found)
                 lines = found.story if found.failure else found.story[-_MOST_LINES:]
-                self._say(f"seed {seed}, {found.seconds:.1f} virtual s, digest {found.digest}")
-                self._say("\n".join(lines))
-                self._say(found.failure or "passed")
+                self._print(f"seed {seed}, {found.seconds:.1f} virtual s, digest {found.digest}")
+                self._print("\n".join(lines))
+                self._print(found.failure or "passed")
 
     def _count(self, found: Outcome) -> None:
         self.seconds += found.seconds
@@ -85,7 +85,7 @@ class Seeds:
         if found.failure:
             self.failed[found.seed] = found.failure
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         self._out.write(f"{text}\n")
         self._out.flush()
 
@@ -113,28 +113,28 @@ class Seeds:
 
     # failures
 
-    def _tell_failures(self) -> None:
+    def _print_failures(self) -> None:
         first: dict[str, int] = {}
         for seed in sorted(self.failed):
             first.setdefault(rule_of(_last_line(self.failed[seed])), seed)
         for seed in [*first.values()][:_MOST_SHORT]:
-            self._tell(seed)
+            self._print_story(seed)
         told = {*[*first.values()][:_MOST_SHORT]}
         if self.failed.keys() - told:
             rest = ", ".join(str(seed) for seed in sorted(self.failed.keys() - told))
-            self._say(f"failed too: {rest}")
+            self._print(f"failed too: {rest}")
 
-    def _tell(self, seed: int) -> None:
+    def _print_story(self, seed: int) -> None:
         whole = self._once(seed, None)
         short = self._made_short(whole) if whole.actions else whole
         path = self._folder / f"{Path(self._source.partition('::')[0]).stem}.seed-{seed}.json"
         save_schedule(path, seed, short.actions)
-        self._say(f"\nseed {seed}: {_last_line(short.failure)}")
+        self._print(f"\nseed {seed}: {_last_line(short.failure)}")
         left = f"{len(short.actions)} of {len(whole.actions)} faults"
-        self._say(f"after {short.seconds:.1f} virtual s, with {left} (the others do not matter):")
-        self._say("\n".join(_for_people(short.story)))
-        self._say(short.failure)
-        self._say(f"again: replog simulate {self._source} --schedule {path}")
+        self._print(f"after {short.seconds:.1f} virtual s, with {left} (the others do not matter):")
+        self._print("\n".join(_for_people(short.story)))
+        self._print(short.failure)
+        self._print(f"again: replog simulate {self._source} --schedule {path}")
 
     def _once(self, seed: int, kept: Sequence[Action] | None) -> Outcome:
         found: Outcome = next(each for each in self._outcomes([(seed, kept)]) if each is not None)

@@ -30,7 +30,7 @@ def filled(*bases: int) -> tuple[LogSegments, SimDisk]:
         segments.create(base, NOW_MS)
         for offset in (base, base + 1):
             written = batch(base_offset=offset)
-            segments.active.write((written,), len(written))
+            segments.active.write((written,))
             segments.active.publish(len(written), offset, NOW_MS)
             segments.log_end_offset = offset + 1
     return segments, files

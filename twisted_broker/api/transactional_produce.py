@@ -12,10 +12,11 @@ wait for a transaction that still ends (TxnOffsetCommit has it too).
 3. While the coordinator still ends the transaction before (CONCURRENT_TRANSACTIONS) it is asked
    again every `add.partitions.to.txn.retry.backoff.ms`, for
    `add.partitions.to.txn.retry.backoff.max.ms`: only from version 12 on, where this broker adds the
-   partitions. The guards are made anew each time, since the end of that transaction ends them. So
-   is it, at once, when the coordinator agrees but a guard is gone: the question waited while the
-   marker came. That is as safe as a client's second request: the epoch names the transaction.
-   Below version 12 it does not, and a late batch might join the transaction after its own.
+   partitions. The guards are made anew each time, since the end of that transaction ends them. It
+   is also asked again, at once, when it agrees but a guard is gone because the marker came while
+   the question waited. That is as safe as a client's second request: the epoch names the
+   transaction. Below version 12 it does not, and a late batch might join the transaction after its
+   own.
 4. The client gets codes that it knows for a Produce: a temporary error becomes NOT_ENOUGH_REPLICAS,
    at which it sends again without looking for another leader.
 5. All of the request waits for it, as with Kafka: the partitions are appended in one go.

@@ -184,7 +184,7 @@ def register(
             ErrorCode.DUPLICATE_BROKER_REGISTRATION,
             f"broker {request.broker_id} is registered already, and alive",
         )
-    _check_registration(view, request, version, kraft_version)
+    _check_registration(view, request, kraft_version)
     epoch = existing.epoch if existing is not None and same else next_offset
     record = records.RegisterBrokerRecord(
         broker_id=request.broker_id,
@@ -226,14 +226,14 @@ def register(
 
 
 def _check_registration(
-    view: ClusterView, request: BrokerRegistrationRequest, version: int, kraft_version: int
+    view: ClusterView, request: BrokerRegistrationRequest, kraft_version: int
 ) -> None:
     if request.is_migrating_zk_broker:
         raise BrokerError(
             ErrorCode.BROKER_ID_NOT_REGISTERED, "a broker of a ZooKeeper cluster cannot register"
         )
     if view.image.metadata_version >= DIRECTORIES_LEVEL:
-        _check_directories(view.image, request, version)
+        _check_directories(view.image, request)
     _check_features(view.image, request, kraft_version)
 
 
@@ -264,9 +264,7 @@ def _check_features(
         )
 
 
-def _check_directories(
-    image: MetadataImage, request: BrokerRegistrationRequest, version: int
-) -> None:
+def _check_directories(image: MetadataImage, request: BrokerRegistrationRequest) -> None:
     directories = [bytes(directory) for directory in request.log_dirs]
     words = ""
     if not directories:

@@ -290,10 +290,10 @@ class ProducerIdManager:
         if not self._is_refusal_logged:
             self._is_refusal_logged = True
             _logger.error(
-                "a block of producer ids is refused, and requested again when one is needed: "
-                "{length} from {start} on, where those from {least} to {most} are new",
+                "the controller gave producer ids {start} to {end}, which are no new ones (those "
+                "are from {least} to {most}): another block is requested when one is needed",
                 start=start,
-                length=length,
+                end=start + length - 1,
                 least=least,
                 most=_MOST_PRODUCER_ID,
             )

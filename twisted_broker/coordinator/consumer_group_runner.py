@@ -203,7 +203,10 @@ class ConsumerGroupRunner(GroupRunner[ConsumerGroup]):
                 tuple(group.subscriptions.patterns), image, may_describe, self._context.wall_ms()
             )
         except Exception:
-            _logger.failure("the patterns of group {group} stay", group=group.group_id)
+            _logger.failure(
+                "resolving the patterns of group {group} failed; the topics found before stay",
+                group=group.group_id,
+            )
             return
         finally:
             group.pattern_refresh.is_running = False

@@ -114,3 +114,13 @@ class ModernGroup:
 
     def _without_assignment(self) -> None:
         self._assignment_at(NO_ASSIGNMENT_EPOCH, NEVER_ASSIGNED_MS)
+
+    def _apply_epoch(self, key: Any, value: Any) -> None:
+        if value is not None:
+            self.epoch, self.metadata_hash = value.epoch, value.metadata_hash
+
+    def _apply_target_epoch(self, key: Any, value: Any) -> None:
+        if value is None:
+            self._without_assignment()
+        else:
+            self._assignment_at(value.assignment_epoch, value.assignment_timestamp)

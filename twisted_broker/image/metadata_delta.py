@@ -127,10 +127,6 @@ class MetadataDelta:
                 partitions=dict(changes[start : start + size]),
             )
 
-    def add_topic(self, topic_id: bytes, touched: Iterable[int] | None) -> None:
-        """As `add_topic_in_steps`, without a pause."""
-        run_whole(self.add_topic_in_steps(topic_id, touched))
-
     def add_topic_in_steps(
         self, topic_id: bytes, touched: Iterable[int] | None
     ) -> Generator[None, None, None]:

@@ -556,7 +556,7 @@ class Log:
             segment = segments.active
             head = batch_head(first, length, leader_epoch)
             if self._ahead is None or not self._complete_ahead(records, head):
-                segment.write((head, memoryview(records)[16:]), size)
+                segment.write((head, memoryview(records)[16:]))
             segment.publish(size, last, max_timestamp)
             segments.log_end_offset = last + 1
             if producer_id >= 0:
@@ -766,7 +766,7 @@ class Log:
         if self._ahead is None or not self._complete_ahead(
             records if end - start == len(records) else data, data
         ):
-            segment.write((data,), end - start)
+            segment.write((data,))
         # In fewer bytes at most one index entry is due: to hold it costs more than to write it.
         is_held = len(run) > 1 and end - start > segment.index_interval_bytes
         try:

@@ -246,7 +246,7 @@ class LogSegment:
 
     # -- writing
 
-    def write(self, buffers: Sequence[Buffer], size_in_bytes: int) -> None:
+    def write(self, buffers: Sequence[Buffer]) -> None:
         """Writes bytes behind the published end, in one call.
 
         `publish` makes their batches visible. Raises OSError.

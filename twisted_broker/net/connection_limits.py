@@ -13,12 +13,14 @@ Owns the open connections of a listener.
    connection. One timer serves all connections of the listener. A check that runs late closes
    nothing: this process was stopped, and has not read yet what was sent to it meanwhile.
 3. A controller's listener has a share of its own, and so has the listener that other brokers use
-   where clients have another one; `max.connections` does not keep them out of it. A new connection
-   to either takes the place of another where there is none left: of the oldest one, on whichever
-   listener, that never logged in or, where nobody has to, never sent a request; then, where clients
-   have a listener of their own, of one there that has been silent the longest; at the limit of its
-   listener only the former, and there. So no flood keeps a broker out. Where brokers and clients
-   share a listener, only the former: nobody knows which is which before it has spoken.
+   where clients have another one; `max.connections` does not keep them out of it, and no flood
+   does. Where there is no place left, a new connection to either takes that of another:
+   a. first of the oldest one, on any listener, that never logged in or, where nobody has to, never
+      sent a request;
+   b. then, where clients have a listener of their own, of the one there that is silent the longest;
+   c. at the limit of its own listener: as (a), on that listener only.
+   Where brokers and clients share a listener, (a) only: before it has spoken nobody knows which
+   is which.
 4. A listener may have `max.connections` of its own (`listener.name.NAME.max.connections`).
 5. Above a rate of new connections the listener accepts none for a while (`accept_pause`). Above the
    rate of its address a connection is held without being served, and closed after its wait; at most

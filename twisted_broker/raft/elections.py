@@ -149,7 +149,7 @@ class Elections:
                 request = Vote(node.local.key, state.epoch, node.log.end, state.pre_vote, voter.key)
                 node.requests.send(voter_id, address, request, now_ms)
 
-    def voted(self, voter_id: int, request: Vote, answer: Answer, now_ms: float) -> None:
+    def voted(self, voter_id: int, request: Vote, answer: Answer) -> None:
         """An answer without error, of this epoch."""
         state = self._quorum.state
         if isinstance(state, ProspectiveState | CandidateState) and (

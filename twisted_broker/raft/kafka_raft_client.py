@@ -227,7 +227,7 @@ class KafkaRaftClient:
         elif error is not ErrorCode.NONE:
             requests.failed(node_id, now_ms)
         elif isinstance(request, Vote):
-            self._elections.voted(node_id, request, answer, now_ms)
+            self._elections.voted(node_id, request, answer)
         elif isinstance(request, EndQuorumEpoch):
             self._elections.ended(node_id)
         elif isinstance(request, Fetch) and answer.fetched is not None:

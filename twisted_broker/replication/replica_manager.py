@@ -1,7 +1,7 @@
 """All partitions of this broker: appends, fetches, what waits for them, and what follows from what
 happened.
 
-Owns the partitions, the three purgatories, the fetch sessions and the periodic tasks.
+Owns the partitions, the four purgatories, the fetch sessions and the periodic tasks.
 
 1. `produce`, `fetch`, timers and role changes drain the events of partitions before they return;
    `append` (for coordinators, in the middle of transitions of their own) leaves them to `drain`,

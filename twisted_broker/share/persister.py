@@ -221,7 +221,7 @@ class Persister:
         call.tries += 1
         endpoint = None if self._closed else self._find(call.key)
         if endpoint is None:
-            self._again(call, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            self._again(call)
         elif endpoint.id == self._node_id:
             answer: Deferred[Any] = getattr(self._own, call.kind)(call.key, *call.arguments)
             answer.addCallbacks(call.answer.callback, self._refused, errbackArgs=(call,))
@@ -242,11 +242,11 @@ class Persister:
 
     def _answer_error(self, call: _Call, code: ErrorCode, message: str | None) -> None:
         if code in _PASSING:
-            self._again(call, code)
+            self._again(call)
         else:
             self._fail(call, code, message)
 
-    def _again(self, call: _Call, code: ErrorCode) -> None:
+    def _again(self, call: _Call) -> None:
         if self._closed or call.tries >= TRIES:
             self._fail(call, ErrorCode.COORDINATOR_NOT_AVAILABLE)
             return
@@ -277,7 +277,7 @@ class Persister:
         broker.connection.close()
         for calls in waiting.values():
             for call in calls:
-                self._again(call, ErrorCode.NETWORK_EXCEPTION)
+                self._again(call)
 
     async def _send_waiting(self, broker: _Broker, joined: tuple[str, str]) -> None:
         broker.busy.add(joined)

@@ -270,7 +270,7 @@ class SharePartition:
             if is_throttled and taking.count:
                 is_whole = False
                 break
-            self._take_free(taking, batch, runs, is_throttled)
+            self._take_free(taking, batch, runs)
             if is_throttled:
                 is_whole = False
                 break
@@ -284,9 +284,7 @@ class SharePartition:
             self._looked_at(taking.found[-1].last_offset)
         return taking.found
 
-    def _take_free(
-        self, taking: _Taking, batch: InFlightBatch, runs: list[Run], is_throttled: bool
-    ) -> None:
+    def _take_free(self, taking: _Taking, batch: InFlightBatch, runs: list[Run]) -> None:
         """What a batch that is known has to give, in order; joined where the counts are equal."""
         limits = taking.limits
         limit, start = limits.delivery_count_limit, limits.throttled_from

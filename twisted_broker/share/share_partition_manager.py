@@ -254,7 +254,11 @@ class SharePartitionManager:
             lambda _: self._written(held, waiting, None),
             lambda failure: self._written(held, waiting, self._error_of(failure, held.key)),
         )
-        done.addErrback(lambda failure: _logger.failure("a share partition's write", failure))
+        done.addErrback(
+            lambda failure: _logger.failure(
+                "what follows a write of share partition {key} failed", failure, key=held.key
+            )
+        )
 
     def _written(
         self, held: HeldSharePartition, waiting: list[Any], error: BrokerError | None

@@ -2,10 +2,10 @@
 
 Owns `Run`: its clients, the time with faults, the repair, and what an operator does meanwhile.
 
-1. While faults hit, a liveness run must make progress as soon as the core serves its topics: to
-   make one takes as many registered brokers as it has replicas, those outside the core included,
-   and one that was made before a member of the core was unfenced has another leader. The core's own
-   connections may be too slow for what its producers wait; that time does not count.
+1. While faults hit, a liveness run must make progress as soon as the core serves its topics. A
+   topic can be created only when as many brokers are registered as it has replicas, also outside
+   the core; if it was created before a member of the core was unfenced, its leader may be outside.
+   The core's own connections may be too slow for what its producers wait; that time does not count.
 2. Then all faults end. Within a bounded time all replicas are back in their ISRs, the logs are
    equal, and consumers have read to the end.
 3. A run in which nothing was acknowledged or read proves nothing, and fails.

@@ -157,10 +157,6 @@ class ConsumerGroup(ModernGroup):
         yield partition_metadata_tombstone(self.group_id)
         yield group_tombstone(self.group_id)
 
-    def _apply_epoch(self, key: Any, value: messages.ConsumerGroupMetadataValue | None) -> None:
-        if value is not None:
-            self.epoch, self.metadata_hash = value.epoch, value.metadata_hash
-
     def _apply_partition_metadata(self, key: Any, value: Any) -> None:
         self.has_partition_metadata = value is not None
 
@@ -187,14 +183,6 @@ class ConsumerGroup(ModernGroup):
             self._put(before, known.with_assignment(value))
         elif before is not None:
             self._put(before, before.without_assignment())
-
-    def _apply_target_epoch(
-        self, key: Any, value: messages.ConsumerGroupTargetAssignmentMetadataValue | None
-    ) -> None:
-        if value is None:
-            self._without_assignment()
-        else:
-            self._assignment_at(value.assignment_epoch, value.assignment_timestamp)
 
     def _apply_target(
         self,
@@ -245,10 +233,12 @@ class ConsumerGroup(ModernGroup):
                 del self._owners[each]
 
     apply_by_type: ClassVar[Mapping[int, Any]] = {
-        messages.ConsumerGroupMetadataKey.record_type: _apply_epoch,
+        messages.ConsumerGroupMetadataKey.record_type: ModernGroup._apply_epoch,
         messages.ConsumerGroupPartitionMetadataKey.record_type: _apply_partition_metadata,
         messages.ConsumerGroupMemberMetadataKey.record_type: _apply_member,
-        messages.ConsumerGroupTargetAssignmentMetadataKey.record_type: _apply_target_epoch,
+        messages.ConsumerGroupTargetAssignmentMetadataKey.record_type: (
+            ModernGroup._apply_target_epoch
+        ),
         messages.ConsumerGroupTargetAssignmentMemberKey.record_type: _apply_target,
         messages.ConsumerGroupCurrentMemberAssignmentKey.record_type: _apply_current,
         messages.ConsumerGroupRegularExpressionKey.record_type: _apply_pattern,

@@ -126,10 +126,6 @@ class ShareGroup(ModernGroup):
         super().apply(record)
         self._lacks_target = None
 
-    def _apply_epoch(self, key: Any, value: messages.ShareGroupMetadataValue | None) -> None:
-        if value is not None:
-            self.epoch, self.metadata_hash = value.epoch, value.metadata_hash
-
     def _apply_member(
         self,
         key: messages.ShareGroupMemberMetadataKey,
@@ -153,14 +149,6 @@ class ShareGroup(ModernGroup):
             self._put(before, known.with_assignment(value))
         elif before is not None:
             self._put(before, before.without_assignment())
-
-    def _apply_target_epoch(
-        self, key: Any, value: messages.ShareGroupTargetAssignmentMetadataValue | None
-    ) -> None:
-        if value is None:
-            self._without_assignment()
-        else:
-            self._assignment_at(value.assignment_epoch, value.assignment_timestamp)
 
     def _apply_target(
         self,
@@ -189,8 +177,8 @@ class ShareGroup(ModernGroup):
 
     apply_by_type: ClassVar[Mapping[int, Any]] = {
         messages.ShareGroupMemberMetadataKey.record_type: _apply_member,
-        messages.ShareGroupMetadataKey.record_type: _apply_epoch,
-        messages.ShareGroupTargetAssignmentMetadataKey.record_type: _apply_target_epoch,
+        messages.ShareGroupMetadataKey.record_type: ModernGroup._apply_epoch,
+        messages.ShareGroupTargetAssignmentMetadataKey.record_type: ModernGroup._apply_target_epoch,
         messages.ShareGroupTargetAssignmentMemberKey.record_type: _apply_target,
         messages.ShareGroupCurrentMemberAssignmentKey.record_type: _apply_current,
         messages.ShareGroupStatePartitionMetadataKey.record_type: _apply_states,

@@ -100,7 +100,7 @@ def initialized(
     """The share coordinator has made the states of some, and refused others."""
     states = group.known_states
     now = {
-        topic_id: StateTopic(_name(states, image, topic_id), frozenset(numbers))
+        topic_id: StateTopic(_name(image, topic_id), frozenset(numbers))
         for topic_id, numbers in by_topic(done)
         if topic_id in image.topics_by_id
     }
@@ -246,7 +246,7 @@ def _without(topics: StateTopics, partitions: Iterable[TopicIdPartition]) -> Sta
     return result
 
 
-def _name(states: ShareStates, image: MetadataImage, topic_id: bytes) -> str:
+def _name(image: MetadataImage, topic_id: bytes) -> str:
     topic = image.topics_by_id.get(topic_id)
     return UNKNOWN_NAME if topic is None else topic.name
 

@@ -405,8 +405,8 @@ class ShareCoordinator:
             shard.append(records).addErrback(lambda _: None)
         except BrokerError as error:
             _logger.warn(
-                "__share_group_state-{index}: records that keep it short are refused, and tried "
-                "again later: {error}",
+                "__share_group_state-{index}: snapshots that let it be pruned were not written, "
+                "trying again later: {error}",
                 index=shard.index,
                 error=error,
             )
@@ -463,7 +463,7 @@ class ShareCoordinator:
                 shard.pruned_to = offset
         except BrokerError as error:
             _logger.warn(
-                "__share_group_state-{index} stays as long as it is for now: {error}",
+                "__share_group_state-{index} was not pruned, trying again later: {error}",
                 index=shard.index,
                 error=error,
             )

@@ -142,8 +142,8 @@ class StreamsGroup(ModernGroup):
         yield topology_tombstone(self.group_id)
 
     def _apply_epoch(self, key: Any, value: messages.StreamsGroupMetadataValue | None) -> None:
+        ModernGroup._apply_epoch(self, key, value)
         if value is not None:
-            self.epoch, self.metadata_hash = value.epoch, value.metadata_hash
             self.validated_topology_epoch = value.validated_topology_epoch
             self.assignment_configs = {
                 each.key: each.value for each in value.last_assignment_configs or ()
@@ -175,14 +175,6 @@ class StreamsGroup(ModernGroup):
             self._put(before, known.with_assignment(value))
         elif before is not None:
             self._put(before, before.without_assignment())
-
-    def _apply_target_epoch(
-        self, key: Any, value: messages.StreamsGroupTargetAssignmentMetadataValue | None
-    ) -> None:
-        if value is None:
-            self._without_assignment()
-        else:
-            self._assignment_at(value.assignment_epoch, value.assignment_timestamp)
 
     def _apply_target(
         self,
@@ -219,7 +211,9 @@ class StreamsGroup(ModernGroup):
         messages.StreamsGroupMetadataKey.record_type: _apply_epoch,
         messages.StreamsGroupTopologyKey.record_type: _apply_topology,
         messages.StreamsGroupMemberMetadataKey.record_type: _apply_member,
-        messages.StreamsGroupTargetAssignmentMetadataKey.record_type: _apply_target_epoch,
+        messages.StreamsGroupTargetAssignmentMetadataKey.record_type: (
+            ModernGroup._apply_target_epoch
+        ),
         messages.StreamsGroupTargetAssignmentMemberKey.record_type: _apply_target,
         messages.StreamsGroupCurrentMemberAssignmentKey.record_type: _apply_current,
     }

@@ -341,17 +341,17 @@ def _clean_into(
             waiting.append((left, next(iterate_entries(left))))
             size += len(left)
         if size >= _CHUNK_BYTES or read >= _CHUNK_BYTES:
-            _write(cleaned, waiting, size)
+            _write(cleaned, waiting)
             yield count, read
             waiting, size, count, read = [], 0, 0, 0
-    _write(cleaned, waiting, size)
+    _write(cleaned, waiting)
     yield count, read
 
 
-def _write(cleaned: LogSegment, batches: list[tuple[Buffer, Entry]], size: int) -> None:
+def _write(cleaned: LogSegment, batches: list[tuple[Buffer, Entry]]) -> None:
     if not batches:
         return
-    cleaned.write([left for left, _ in batches], size)
+    cleaned.write([left for left, _ in batches])
     for left, batch in batches:
         newest = batch.timestamp if isinstance(batch, MessageView) else batch.max_timestamp
         cleaned.publish(len(left), batch.last_offset, newest)

@@ -126,11 +126,11 @@ def _out(
         log_end=end,
         behind=log.log_end_offset - end if end >= 0 else -1,
         holds_back=([throttled] if throttled else []) + _holds_back(partition, log, replica, now),
-        why=_why_out(partition, left, now),
+        why=_why_out(partition, left),
     )
 
 
-def _why_out(partition: Partition, left: OutOfIsr, now: Moment) -> str:
+def _why_out(partition: Partition, left: OutOfIsr) -> str:
     if left.cause is Cause.LAG:
         caught_up = (
             "never caught up"

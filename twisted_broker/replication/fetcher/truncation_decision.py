@@ -10,7 +10,7 @@ truncate (`truncation_for`), and where to go on when the leader no longer has wh
    its next older epoch. That is not complete: the next request is about the older epoch.
 3. An offset reset truncates to the leader's end, drops the whole log, or keeps all of it.
 
-Called by `replica_fetcher` (`truncate`, `offset_reset_for`), which then calls
+Called by `fetched_logs` (`_truncation`, `offset_reset_for`); `replica_fetcher` then calls
 `Partition.truncate_to` or `truncate_fully_and_start_at`.
 
 Source: RL 6.3, 6.5; KIP-101, KIP-279; Kafka's `AbstractFetcherThread.getOffsetTruncationState`,

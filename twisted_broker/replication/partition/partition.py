@@ -560,9 +560,7 @@ class Partition:
         """The copy's watermarks are the log's, as far as the copy goes."""
         future = self.copy()
         future.set_high_watermark(min(future.log_end_offset, high_watermark))
-        start = min(log_start_offset, future.high_watermark)
-        if start > future.log_start_offset and future.increment_log_start_offset(start):
-            self.emit(LogStartAdvanced(self))
+        self.delete_up_to(future, log_start_offset)
 
     def replace_log(self, log: Log, now_ms: int) -> None:
         """RL 3.8: the copy, which ends where the log ends, is the log from now on."""

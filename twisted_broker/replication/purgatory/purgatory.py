@@ -102,7 +102,7 @@ class DelayedOperation(Timer):
 
 
 class Purgatory:
-    """`name` is for metrics: Produce, Fetch, DeleteRecords."""
+    """`name` is for metrics: Produce, Fetch, DeleteRecords, ShareFetch."""
 
     __slots__ = (
         "_completed",

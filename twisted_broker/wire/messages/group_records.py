@@ -63,18 +63,6 @@ class GroupMetadataValue(Record, record_type=2, versions="0-4", flexible="4+"):
     members: list[MemberMetadata] = array(MemberMetadata, "0+")
 
 
-class LegacyOffsetCommitKey(Record, record_type=0, versions="0"):
-    group: str = string("0")
-    topic: str = string("0")
-    partition: int = int32("0")
-
-
-class LegacyOffsetCommitValue(Record, record_type=0, versions="0"):
-    offset: int = int64("0")
-    metadata: str = string("0")
-    commit_timestamp: int = int64("0")
-
-
 class ConsumerGroupMetadataKey(Record, record_type=3, versions="0"):
     group_id: str = string("0")
 

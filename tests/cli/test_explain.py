@@ -172,7 +172,7 @@ def test_a_leader_that_was_not_queried_is_named(serve: Serve, nobody: str, tmp_p
     vain, needs no such line.
     """
     hint = (
-        "  query broker 1 too: add --run-file with the run file of its process, or --status "
+        "  query broker 1 too, when it runs: add --run-file with its run file, or --status "
         "with its HOST:PORT (repeat the option for each process)"
     )
     leader, follower = serve(leader_tells()), serve(follower_tells())

@@ -38,7 +38,7 @@ def test_a_directory_a_node_and_a_cluster(tmp_path: Path) -> None:
     assert done.output.splitlines() == [
         f"formatted {tmp_path}/a/b for node 7 of cluster {CLUSTER}",
         "a new cluster begins with eligible.leader.replicas.version 1, group.version 1, "
-        "metadata.version 30, streams.version 1, transaction.version 2",
+        "metadata.version 30, share.version 1, streams.version 1, transaction.version 2",
     ]
     found = read_meta_properties(OsFileSystem(), str(tmp_path / "a/b"))
     assert found is not None and (found.node_id, found.cluster_id) == (7, CLUSTER)
@@ -142,6 +142,7 @@ def test_a_broker_starts_on_it(tmp_path: Path) -> None:
         "metadata.version": 29,
         "eligible.leader.replicas.version": 1,
         "group.version": 1,
+        "share.version": 1,
         "streams.version": 1,
         "transaction.version": 2,
     }

@@ -21,6 +21,7 @@ from twisted_broker.wire.messages.broker_lifecycle import (
     EnvelopeRequest,
 )
 from twisted_broker.wire.messages.cluster import (
+    DescribeClusterRequest,
     DescribeQuorumRequest,
     DescribeQuorumRequestPartitionData,
     DescribeQuorumRequestTopicData,
@@ -173,6 +174,20 @@ def test_each_controller_registers_itself(quorum: Quorum) -> None:
     assert {node: registered()[node] for node in before if node != old} == {
         node: each for node, each in before.items() if node != old
     }
+
+
+def test_each_controller_describes_all(quorum: Quorum) -> None:
+    """KIP-919: who asks one controller finds the leader, also where that is another."""
+
+    def described(node: int) -> list[tuple[int, int]]:
+        asked = DescribeClusterRequest(endpoint_type=2)
+        answer = quorum.nodes[node].ask(asked, 1, port=9190 + node)
+        assert answer.controller_id == quorum.leader
+        return [(each.broker_id, each.port) for each in answer.brokers]
+
+    all_of_them = [(1, 9191), (2, 9192), (3, 9193)]
+    quorum.until(lambda: described(1) == all_of_them)
+    assert described(2) == described(3) == all_of_them
 
 
 def test_below_metadata_version_15_none_registers(quorum: Quorum) -> None:

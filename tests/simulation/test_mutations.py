@@ -56,7 +56,7 @@ RECORDED = {
     "tombstone_cleaned_too_early": 15,
     "aborted_records_replace_others": 15,
     "offsets_change_in_cleaning": 14,
-    "transactional_append_not_verified": 94,
+    "transactional_append_not_verified": 190,
     "marker_ends_the_next_verification": 62,
     "pending_offsets_are_shown": 15,
     "markers_of_an_old_coordinator_count": 158,

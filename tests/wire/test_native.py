@@ -24,7 +24,7 @@ from tests.wire.sampling import Sampler
 from tests.wire.test_golden_messages import LINES
 from twisted_broker.wire import messages
 from twisted_broker.wire.messages.list_offsets import ListOffsetsRequest
-from twisted_broker.wire.native_source import native_source
+from twisted_broker.wire.native_source import borrowed_structs, native_source
 from twisted_broker.wire.primitives import FEW_ELEMENTS
 from twisted_broker.wire.schema import (
     Message,
@@ -52,8 +52,13 @@ def loaded(name: str, text: str) -> ModuleType:
 FAMILIES = [
     each.name
     for each in pkgutil.iter_modules(messages.__path__)
-    if not COMPILED
-    or not importlib.import_module(f"{messages.__name__}.{each.name}").__file__.endswith(".py")
+    if (
+        not borrowed_structs(f"{messages.__name__}.{each.name}")
+        if not COMPILED
+        else not importlib.import_module(f"{messages.__name__}.{each.name}").__file__.endswith(
+            ".py"
+        )
+    )
 ]
 
 
@@ -222,3 +227,8 @@ def test_a_bound_codec_refuses_in_the_words_of_the_generated_one() -> None:
     with pytest.raises(type(refused.value), match="format requires"):
         written(ListOffsetsRequest, ListOffsetsRequest(replica_id=1 << 40), 7)
     assert len(parts) == 2
+
+
+def test_a_family_that_borrows_structures_has_no_native_form() -> None:
+    with pytest.raises(ValueError, match="ClientTag is of another family"):
+        native_source(f"{messages.__name__}.streams_groups")

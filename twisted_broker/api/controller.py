@@ -160,7 +160,8 @@ async def describe_quorum(
 async def describe_cluster(
     context: RequestContext, request: cluster.DescribeClusterRequest
 ) -> cluster.DescribeClusterResponse:
-    """KIP-919: the controllers and the cluster id, for those who may ALTER the cluster.
+    """KIP-919: the controllers, as they registered, and the cluster id, for those who may ALTER
+    the cluster.
 
     Version 0 cannot request controllers, and has no error code that says so.
     """
@@ -178,10 +179,17 @@ async def describe_cluster(
             f"unknown endpoint type {request.endpoint_type}",
         )
     controller = _controller(context)
-    own = [each for each in controller.listeners if each.name == context.listener.name]
+    name = context.listener.name
+    known = {
+        each.id: each.listeners[name]
+        for each in controller.committed.controllers.values()
+        if name in each.listeners
+    }
+    # Its own registration may not be committed yet, nor anybody's where the metadata has none.
+    known.update((controller.node_id, each) for each in controller.listeners if each.name == name)
     nodes = [
-        cluster.DescribeClusterBroker(broker_id=controller.node_id, host=each.host, port=each.port)
-        for each in own
+        cluster.DescribeClusterBroker(broker_id=node_id, host=each.host, port=each.port)
+        for node_id, each in sorted(known.items())
     ]
     response = cluster.DescribeClusterResponse(
         error_message=None,

@@ -119,7 +119,7 @@ def _leader_not_queried(state: list[State], answers: Sequence[Answer]) -> Iterat
     leader = str(known["leader"])
     if leader not in {answer.node for answer in answers}:
         yield (
-            f"  query broker {leader} too: add --run-file with the run file of its process, or "
+            f"  query broker {leader} too, when it runs: add --run-file with its run file, or "
             "--status with its HOST:PORT (repeat the option for each process)"
         )
 

@@ -19,7 +19,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from twisted_broker.cluster.bootstrap import write_bootstrap
-from twisted_broker.cluster.features import GROUP_VERSION, STREAMS_VERSION, TRANSACTION_VERSION
+from twisted_broker.cluster.features import (
+    GROUP_VERSION,
+    SHARE_VERSION,
+    STREAMS_VERSION,
+    TRANSACTION_VERSION,
+)
 from twisted_broker.cluster.metadata_check import holds_records
 from twisted_broker.cluster.partition_change import ELR_FEATURE
 from twisted_broker.cluster.snapshots import write_bootstrap_checkpoint
@@ -50,6 +55,7 @@ RELEASES: Mapping[str, int] = {
 _ELR_BY_DEFAULT = 26  # 4.1-IV0
 _GROUP_VERSION_BY_DEFAULT = 22  # 4.0-IV0
 _TRANSACTION_VERSION_BY_DEFAULT = 24  # 4.0-IV2
+_SHARE_VERSION_BY_DEFAULT = 28  # 4.2-IV0
 _STREAMS_VERSION_BY_DEFAULT = 29  # 4.2-IV1
 
 
@@ -162,13 +168,14 @@ def _check_owner(found: MetaProperties, path: str, node_id: int, cluster_id: str
 
 def levels_of(metadata_version: int) -> dict[str, int]:
     """What a new cluster of a metadata.version finalises unless its operator says otherwise: ELR
-    from Kafka 4.1 on, group.version 1 and transaction.version 2 from 4.0 on, streams.version 1 from
-    4.2 on.
+    from Kafka 4.1 on, group.version 1 and transaction.version 2 from 4.0 on, share.version 1 and
+    streams.version 1 from 4.2 on.
     """
     return {
         METADATA_VERSION: metadata_version,
         ELR_FEATURE: int(metadata_version >= _ELR_BY_DEFAULT),
         GROUP_VERSION: int(metadata_version >= _GROUP_VERSION_BY_DEFAULT),
+        SHARE_VERSION: int(metadata_version >= _SHARE_VERSION_BY_DEFAULT),
         STREAMS_VERSION: int(metadata_version >= _STREAMS_VERSION_BY_DEFAULT),
         TRANSACTION_VERSION: 2 if metadata_version >= _TRANSACTION_VERSION_BY_DEFAULT else 0,
     }

@@ -101,7 +101,7 @@ RARE = {
     "fault: flip in log": 40,
     "fault: flip in index": 91,
     "fault: flip in timeindex": 91,
-    "fault: flip in snapshot": 7,
+    "fault: flip in snapshot": 24,
     "fault: flip in clean shutdown": 75,
     "fault: flip in metadata": 40,
 }

@@ -32,6 +32,7 @@ from twisted_broker.cluster import (
     snapshots,
 )
 from twisted_broker.coordinator import (
+    consumer_group_runner,
     coordinator_loader,
     coordinator_runtime,
     coordinator_shard,
@@ -144,7 +145,7 @@ STEPS: dict[str, Knob] = _named(
     # A larger index is read where it lies.
     Knob("LOADED_BYTES", (index,), (0, 40)),
     Knob("MOST_KEPT", (txn_index,), (0, 2)),
-    Knob("RECORDS_PER_STEP", (group_runner,)),
+    Knob("RECORDS_PER_STEP", (group_runner, consumer_group_runner)),
     Knob("TARGETS_PER_STEP", (heartbeat,)),
     Knob("TOLD_PER_STEP", (coordinator_shard,)),
 )

@@ -11,6 +11,7 @@ Not here: the primitives (`native.py`), which families (`compiled/families.txt`)
 """
 
 from importlib import import_module
+from types import ModuleType
 
 from twisted_broker.wire.fields import FRESH, NEWEST, Field, version_range
 from twisted_broker.wire.primitives import NULL_UUID
@@ -47,11 +48,9 @@ _NULL_UUID: Final = NULL_UUID
 def native_source(module: str) -> str:
     """The module that stands in place of the descriptions in `module`."""
     found = import_module(module)
-    classes = [
-        cls
-        for cls in vars(found).values()
-        if isinstance(cls, type) and issubclass(cls, Struct) and cls.__module__ == module
-    ]
+    if borrowed := borrowed_structs(module):
+        raise ValueError(f"{module} has no native form: {borrowed[0]} is of another family")
+    classes = [cls for cls in _structs(found) if cls.__module__ == module]
     text = _Text()
     for cls in classes:
         text.definition(cls)
@@ -60,6 +59,22 @@ def native_source(module: str) -> str:
         if issubclass(cls, Message):
             text.codec(cls)
     return _HEAD.format(doc=(found.__doc__ or "").strip()) + "\n".join(text.lines) + "\n"
+
+
+def borrowed_structs(module: str) -> list[str]:
+    """The structures in the messages of `module` that another family describes."""
+    bases = (Struct, Message, Record, Request, Response)
+    return [
+        cls.__name__
+        for cls in _structs(import_module(module))
+        if cls.__module__ != module and cls not in bases
+    ]
+
+
+def _structs(module: ModuleType) -> list[type[Struct]]:
+    return [
+        cls for cls in vars(module).values() if isinstance(cls, type) and issubclass(cls, Struct)
+    ]
 
 
 def _holds(versions: str | None) -> str:

@@ -1065,6 +1065,19 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         False,
         "Walk the records of every batch on append, as Kafka does.",
     ),
+    # what clients push of their metrics
+    _flag(
+        "replog.client.telemetry",
+        True,
+        "List GetTelemetrySubscriptions and PushTelemetry in ApiVersions: clients ask which "
+        "metrics they should push, and push what client-metrics resources name.",
+    ),
+    _bytes(
+        "telemetry.max.bytes",
+        1048576,
+        "Size of what a client pushes at once, compressed or not; 4 MiB at most, whatever is set.",
+        1,
+    ),
     # the state of share partitions
     _int(
         "share.coordinator.state.topic.num.partitions",

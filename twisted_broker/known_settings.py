@@ -137,7 +137,6 @@ ssl.keymanager.algorithm string SunX509 +
 ssl.provider string - +
 ssl.secure.random.implementation string - +
 ssl.trustmanager.algorithm string PKIX +
-telemetry.max.bytes int 1048576 1..
 transaction.two.phase.commit.enable boolean false
 unclean.leader.election.interval.ms long 300000 1.. #
 unstable.api.versions.enable boolean false #

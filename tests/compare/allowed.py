@@ -85,6 +85,13 @@ def _api_versions(
         yield Allowed(reason, api, "0+", "*", field, str(kafka), str(ours))
 
 
+def _telemetry() -> Iterator[Allowed]:
+    reason = "Kafka lists telemetry only with a plugin"
+    for key in (71, 72):
+        shown = f"{{api_key: {key}, min_version: 0, max_version: 0}}"
+        yield Allowed(reason, "ApiVersions", "0+", "*", f"api_keys.{key}", ABSENT, shown)
+
+
 _MIRRORS = "replog mirror has an API and a topic setting of ours"
 
 
@@ -670,6 +677,7 @@ def _at_the_controller() -> Iterator[Allowed]:
 ALLOWED: tuple[Allowed, ...] = (
     *_api_versions("ApiVersions", _NOT_SERVED, _FROM_0),
     *_mirrors(),
+    *_telemetry(),
     *_sentences(),
     *_no_credentials(),
     *_twice(),

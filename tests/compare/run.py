@@ -31,6 +31,7 @@ from tests.compare import (
     share_group_cases,
     share_state_cases,
     streams_group_cases,
+    telemetry_cases,
     token_cases,
     transaction_cases,
 )
@@ -71,6 +72,7 @@ def cases(on_controller: bool = False) -> dict[str, Case]:
             share_group_cases,
             share_state_cases,
             streams_group_cases,
+            telemetry_cases,
             transaction_cases,
             sasl_cases,
             admin_cases,

@@ -31,6 +31,8 @@ ROUTE_OF = {route.name: route for route in ROUTES}
 METADATA_PARTITION = {"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}
 # What no string of ours can be, in place of what one can: bytes that are not UTF-8.
 STANDS_FOR_LATIN_1, LATIN_1 = b"(latin-1)", b"caf\xe9-\xe8\xff.."
+# Kafka lists these only where a plugin takes metrics, and serves them anyway.
+NOT_LISTED = {71: (0, 0), 72: (0, 0)}
 _HIDDEN_TYPES = (str, bytes, int)
 
 
@@ -137,7 +139,7 @@ class Side:
         found: Any = self.call("ApiVersions", 0, {})
         assert found not in (CLOSED, SILENT), f"nobody answers at {host}:{port}: {found}"
         self.hide(self.cluster_id(), "(cluster)")
-        self.versions = {
+        self.versions = NOT_LISTED | {
             each.api_key: (each.min_version, each.max_version) for each in found.api_keys
         }
 

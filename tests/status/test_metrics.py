@@ -34,6 +34,7 @@ def parts_of(fixture: Fixture) -> Any:
         roles=None,
         groups=None,
         transactions=None,
+        telemetry=None,
         add_partitions_to_txn=None,
         log_manager=None,
         listening=(),

@@ -1,6 +1,7 @@
 """ApiVersions (key 18, versions 0-4): what this listener serves, derived from the table.
 
-1. Only what is served on the listener of the request.
+1. Only what is served on the listener of the request; client telemetry only where
+   `replog.client.telemetry` is set. Kafka's brokers serve it without listing it, too.
 2. Produce is advertised from version 0 on: librdkafka switches compression off when it is not
    (KAFKA-18659).
 3. From version 3 on a client names its software; a name that is not plain text is INVALID_REQUEST
@@ -31,6 +32,7 @@ from twisted_broker.wire.messages.api_versions import (
 )
 
 _API_VERSIONS = 18
+_TELEMETRY = (71, 72)
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.\-]*[a-zA-Z0-9])?\Z")
 
 
@@ -42,9 +44,10 @@ async def api_versions(context: RequestContext, request: ApiVersionsRequest) -> 
             raise BrokerError(ErrorCode.INVALID_REQUEST)
         if context.connection is not None:
             context.connection.client_software = names
-    response = ApiVersionsResponse(
-        api_keys=ranges(context.dispatcher.routes, context.listener.is_controller)
-    )
+    routes = context.dispatcher.routes
+    if not context.broker.config.boolean("replog.client.telemetry"):
+        routes = {key: route for key, route in routes.items() if key not in _TELEMETRY}
+    response = ApiVersionsResponse(api_keys=ranges(routes, context.listener.is_controller))
     if context.version >= 3:
         _add_features(context, response)
     return response

@@ -180,6 +180,10 @@ BEHAVIOUR = """
   Kafka fails the whole request. A partition without another leader to name carries the leader -1, not 0. The start offset passes offsets that the log
   does not have, also where what was persisted has a hole; Kafka's may stand still there. A member whose connection is lost while its fetch waits acquires
   nothing more.
+- **Client telemetry (KIP-714)**: GetTelemetrySubscriptions and PushTelemetry are listed unless `replog.client.telemetry=false`; Kafka lists them only
+  with a plugin. What is pushed is shown at `/metrics`: sums and gauges, as `client_` and their name. One payload is 4 MiB at most, whatever
+  `telemetry.max.bytes` says. A pattern of `match` has the bounds of ListTransactions'. 16,384 clients are known at a time (Kafka's number), with
+  1,000 series of one and 50,000 of all; the rest is counted in `replog_client_metrics_left_out_total`.
 - **A log beside the directory of its replica** is not served while that directory, by the metadata, is offline: it may be an older one (one log line
   names both). Kafka serves any log that it finds.
 - **A replica that a metadata snapshot does not list** is kept as `TOPIC-N.<hex>-stray`, not deleted. A replica is deleted only when a record of the
@@ -322,7 +326,8 @@ def document() -> str:
     served = "\n".join(served_rows())
     missing = ", ".join(missing_names())
     behaviour = BEHAVIOUR.replace("{count}", str(len(broker_settings())))
-    return f"{INTRODUCTION}\n## APIs\n\n{served}\n\nNot served: {missing}.\n{behaviour}"
+    lacking = f"Not served: {missing}.\n" if missing else ""
+    return f"{INTRODUCTION}\n## APIs\n\n{served}\n\n{lacking}{behaviour}"
 
 
 if __name__ == "__main__":

@@ -18,6 +18,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from twisted.internet.defer import DeferredLock
+
 from twisted_broker.api.audit import audit_lines
 from twisted_broker.api.each import each
 from twisted_broker.api.topic_answers import TopicAnswers
@@ -63,6 +65,7 @@ if TYPE_CHECKING:
     from twisted_broker.replication.live_brokers import ImageSource
     from twisted_broker.replication.replica_manager import ReplicaManager
     from twisted_broker.share.share_partition_manager import SharePartitionManager
+    from twisted_broker.telemetry.instances import ClientInstances
     from twisted_broker.zookeeper.role_requests import RoleRequests
 
 
@@ -83,9 +86,10 @@ class BrokerParts:
     """The parts of one node, joined in `kafka_server.py`; they do not change.
 
     A part is None where the process lacks its role: `replica_manager`, `metadata`, `forwarding`,
-    `groups`, `transactions`, `add_partitions_to_txn` and `lifecycle` belong to a broker,
+    `groups`, `transactions`, `add_partitions_to_txn`, `telemetry` and `lifecycle` are a broker's,
     `controller` to a controller, `roles` to a member of a ZooKeeper cluster. `listening`: the
-    factories of its listeners. Either role has quotas of its own.
+    factories of its listeners. Either role has quotas of its own. `exports`: held by
+    the one payload of client metrics that is inflated.
     """
 
     __slots__ = (
@@ -98,6 +102,7 @@ class BrokerParts:
         "controller",
         "controller_quotas",
         "dynamic_listeners",
+        "exports",
         "features",
         "forwarding",
         "groups",
@@ -112,6 +117,7 @@ class BrokerParts:
         "runtime",
         "share_partitions",
         "share_state",
+        "telemetry",
         "topic_answers",
         "transactions",
         "turns",
@@ -134,6 +140,7 @@ class BrokerParts:
         transactions: TransactionCoordinator | None = None,
         share_state: ShareCoordinator | None = None,
         share_partitions: SharePartitionManager | None = None,
+        telemetry: ClientInstances | None = None,
         controller: Controller | None = None,
         turns: Turns | None = None,
         lifecycle: ILifecycle | None = None,
@@ -159,6 +166,7 @@ class BrokerParts:
         self.transactions = transactions
         self.share_state = share_state
         self.share_partitions = share_partitions
+        self.telemetry = telemetry
         self.controller = controller
         self.turns = turns or Turns(runtime.clock, runtime.marks)
         self.lifecycle = lifecycle
@@ -170,6 +178,7 @@ class BrokerParts:
         self.controller_quotas = controller_quotas or Quotas()
         self.dynamic_listeners = dynamic_listeners
         self.topic_answers = TopicAnswers()
+        self.exports = DeferredLock()
         self._tokens: TokenSettings | None = None
 
     @property
@@ -373,6 +382,12 @@ class RequestContext:
     @property
     def share_partitions(self) -> SharePartitionManager:
         found = self.broker.share_partitions
+        assert found is not None, _WITHOUT_BROKER
+        return found
+
+    @property
+    def telemetry(self) -> ClientInstances:
+        found = self.broker.telemetry
         assert found is not None, _WITHOUT_BROKER
         return found
 

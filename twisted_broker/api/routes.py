@@ -242,6 +242,8 @@ ROUTES: tuple[Route, ...] = (
     Route(68, "ConsumerGroupHeartbeat", "groups", "consumer_groups", broker="0-1"),
     Route(69, "ConsumerGroupDescribe", "groups", "consumer_groups", broker="0-1"),
     Route(70, "ControllerRegistration", "broker_lifecycle", controller="0", cluster_action=True),
+    Route(71, "GetTelemetrySubscriptions", "telemetry", "telemetry", broker="0"),
+    Route(72, "PushTelemetry", "telemetry", "telemetry", broker="0"),
     Route(73, "AssignReplicasToDirs", "log_dirs", controller="0", cluster_action=True),
     Route(74, "ListConfigResources", "configs", "configs", broker="0-1"),
     Route(75, "DescribeTopicPartitions", "cluster", "metadata", broker="0"),

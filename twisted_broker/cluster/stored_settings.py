@@ -4,7 +4,7 @@
    the others of the resource.
 
 Source: Kafka's `GroupConfig.validate`, `ClientMetricsConfigs.validate`; KIP-848, KIP-714. Not here:
-what obeys them (share groups and telemetry are not served yet).
+what obeys them (`coordinator`, `share`, `telemetry`).
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ class KafkaConnection(Protocol):
 
     is_follower = False
     is_stranger = False
-    _on_lost: Callable[[KafkaConnection], None] | None = None
+    _on_lost: tuple[Callable[[KafkaConnection], None], ...] = ()
     sasl: SaslGate | None = None
 
     def __init__(self, listener: ListenerContext, client_host: str) -> None:
@@ -465,8 +465,9 @@ class KafkaConnection(Protocol):
             self._dispatch = dispatch
 
     def tell_when_lost(self, on_lost: Callable[[KafkaConnection], None]) -> None:
-        """Calls it once, when the connection is gone; it takes the place of one that was given."""
-        self._on_lost = on_lost
+        """Calls it once, when the connection is gone, however often it was given."""
+        if on_lost not in self._on_lost:
+            self._on_lost = (*self._on_lost, on_lost)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self.closing = True
@@ -479,8 +480,8 @@ class KafkaConnection(Protocol):
         self.frames.close()
         self._release_booking()
         self.listener.closed(self)
-        if self._on_lost is not None:
-            self._on_lost(self)
+        for on_lost in self._on_lost:
+            on_lost(self)
         pending, self._pending = self._pending, deque()
         self._held = None
         for response in pending:

@@ -41,6 +41,7 @@ from twisted_broker.server.shared_server import SharedServer
 from twisted_broker.server.socket_server import SocketServer
 from twisted_broker.share.persister import Persister
 from twisted_broker.share.share_partition_manager import build_share_partition_manager
+from twisted_broker.telemetry.instances import ClientInstances
 
 # What a leader needs for a request besides its wait for replicas, and the way there and back.
 _ANSWER_MS = 2_000
@@ -138,6 +139,7 @@ class BrokerServer:
         self.share_partitions = build_share_partition_manager(
             runtime, config, self.replica_manager, links.metadata, self.persister, turns
         )
+        self.telemetry = ClientInstances()
         self.groups.context.end_offsets = EndOffsets(
             lambda: links.metadata.image,
             self._end_offset,

@@ -143,6 +143,7 @@ class KafkaServer:
             transactions=None if role is None else role.transactions,
             share_state=None if role is None else role.share_state,
             share_partitions=None if role is None else role.share_partitions,
+            telemetry=None if role is None else role.telemetry,
             add_partitions_to_txn=None if role is None else role.add_partitions_to_txn,
             controller=self._controller,
             turns=self.shared.turns,

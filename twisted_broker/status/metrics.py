@@ -12,12 +12,13 @@ Owns the order of a scrape: it reads the broker's counters, in pieces of about a
    comes after the answer. One thread serves all: the idle share of request handlers and of network
    threads is the reactor's, since the scrape before.
 4. What a label can be is bounded: APIs and errors by the program, topics, partitions and groups by
-   what exists, the names of client software by `MOST_SOFTWARE`.
+   what exists, the names of client software by `MOST_SOFTWARE`, what clients push by
+   `telemetry/instances.py`.
 
 Source: RL 1.13; Kafka's MBeans. Not here: partitions, groups, transactions, the cluster, the
 process (`partition_metrics.py`, `group_metrics.py`, `transaction_metrics.py`,
-`cluster_metrics.py`, `process_figures.py`), quotas (`quota_metrics.py`), HTTP
-(`metrics_resource.py`).
+`cluster_metrics.py`, `process_figures.py`), quotas (`quota_metrics.py`), clients
+(`client_metrics.py`), HTTP (`metrics_resource.py`).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from twisted_broker.api.request_times import PARTS
 from twisted_broker.interfaces import TurnNumbers
 from twisted_broker.replication.partition.topic_stats import TopicStats
 from twisted_broker.status import transaction_metrics
+from twisted_broker.status.client_metrics import client_metrics
 from twisted_broker.status.cluster_metrics import (
     PartitionCounts,
     broker_state,
@@ -129,6 +131,8 @@ class BrokerCollector:
             transaction_metrics.coordinator(
                 out, parts.transactions, 1000 * parts.runtime.clock.seconds()
             )
+        if parts.telemetry is not None:
+            yield from client_metrics(out, parts.telemetry, self._view.now().now_ms)
         if parts.add_partitions_to_txn is not None:
             transaction_metrics.verification(out, parts.add_partitions_to_txn)
         image = self._view.image

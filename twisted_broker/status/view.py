@@ -30,6 +30,7 @@ from twisted_broker.replication.explain.reasons import Moment
 from twisted_broker.replication.idle_partitions import idle_reads
 from twisted_broker.replication.live_brokers import ImageSource
 from twisted_broker.replication.partition.partition import Partition
+from twisted_broker.telemetry.instances import ClientInstances
 
 _PURGATORIES = ("produce_purgatory", "fetch_purgatory", "delete_records_purgatory")
 
@@ -60,6 +61,9 @@ class NodeParts(Protocol):
 
     @property
     def transactions(self) -> Any: ...
+
+    @property
+    def telemetry(self) -> ClientInstances | None: ...
 
     @property
     def add_partitions_to_txn(self) -> Any: ...

@@ -1,0 +1,1 @@
+"""Client telemetry: subscriptions, instances, what payloads say."""

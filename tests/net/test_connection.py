@@ -215,6 +215,23 @@ def test_a_lost_client_abandons_what_waits() -> None:
     assert client.data == b"" and broker.factory.counts.total == 0
 
 
+def test_everybody_who_asked_is_told_once_that_a_connection_is_lost() -> None:
+    """A share session and a client that pushes metrics end with the same one."""
+    broker = MemoryListener(Script())
+    client = broker.client()
+    told: list[tuple[str, object]] = []
+    (connection,) = broker.factory.connections
+
+    def first(lost: object) -> None:
+        told.append(("first", lost))
+
+    for on_lost in (first, lambda lost: told.append(("second", lost)), first):
+        connection.tell_when_lost(on_lost)
+    client.transport.loseConnection()
+    broker.run()
+    assert told == [("first", connection), ("second", connection)]
+
+
 def test_silent_connections_are_closed() -> None:
     """`connections.max.idle.ms` closes who is silent, not who waits for an answer, and leaves no
     timer behind.

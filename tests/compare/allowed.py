@@ -53,19 +53,10 @@ def _case(reason: str, api: str, versions: str, label: str, *fields: Field) -> l
 
 # -- what is not served yet
 
-_NOT_SERVED = {
-    80: "0, max_version: 1",
-    81: "0, max_version: 0",
-    88: "0, max_version: 0",
-    89: "0, max_version: 0",
-}
 _NOT_BY_CONTROLLER = {
     32: "1, max_version: 4",
     41: "1, max_version: 3",
     50: "0, max_version: 0",
-    70: "0, max_version: 0",
-    80: "0, max_version: 1",
-    81: "0, max_version: 0",
 }
 _KAFKAS_LOWEST = {1: 4, 2: 1, 8: 2, 9: 1, 19: 2, 20: 1, 23: 2}
 _KAFKAS_LOWEST |= {27: 1, 29: 1, 30: 1, 31: 1, 32: 1, 35: 1}
@@ -675,7 +666,7 @@ def _at_the_controller() -> Iterator[Allowed]:
 
 
 ALLOWED: tuple[Allowed, ...] = (
-    *_api_versions("ApiVersions", _NOT_SERVED, _FROM_0),
+    *_api_versions("ApiVersions", {}, _FROM_0),
     *_mirrors(),
     *_telemetry(),
     *_sentences(),

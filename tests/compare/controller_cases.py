@@ -30,9 +30,11 @@ from tests.compare.admin_cases import (
 )
 from tests.compare.quorum_cases import (
     METADATA,
+    add_raft_voter,
     begin_quorum_epoch,
     end_quorum_epoch,
     leader_epoch,
+    remove_raft_voter,
     update_raft_voter,
     vote,
 )
@@ -41,6 +43,7 @@ from tests.compare.sasl_cases import sasl_authenticate, sasl_handshake
 from tests.compare.side import Side
 
 __all__ = (
+    "add_raft_voter",
     "allocate_producer_ids",
     "alter_client_quotas",
     "alter_configs",
@@ -52,6 +55,7 @@ __all__ = (
     "begin_quorum_epoch",
     "broker_heartbeat",
     "broker_registration",
+    "controller_registration",
     "create_acls",
     "create_partitions",
     "create_topics",
@@ -67,6 +71,7 @@ __all__ = (
     "fetch_snapshot",
     "incremental_alter_configs",
     "list_partition_reassignments",
+    "remove_raft_voter",
     "sasl_authenticate",
     "sasl_handshake",
     "unregister_broker",
@@ -156,6 +161,24 @@ def broker_registration(side: Side, version: int) -> None:
     side.call("BrokerHeartbeat", 2, beat)  # from here on it has a session on both sides
     asked("another incarnation", incarnation_id=UNKNOWN_ID)
     side.latest("UnregisterBroker", broker_id=NEW_BROKER)
+
+
+def controller_registration(side: Side, version: int) -> None:
+    """One that knows all: it stays in the image of both sides."""
+    ranges = (("metadata.version", 7, 30), ("kraft.version", 0, 1), ("group.version", 0, 1))
+    levels = ("share.version", "streams.version", "eligible.leader.replicas.version")
+    features = [
+        {"name": name, "min_supported_version": low, "max_supported_version": high}
+        for name, low, high in (
+            *ranges,
+            *((name, 0, 1) for name in levels),
+            ("transaction.version", 0, 2),
+        )
+    ]
+    where = {"name": "CONTROLLER", "host": "127.0.0.1", "port": 1, "security_protocol": 0}
+    fields = {"controller_id": 78, "incarnation_id": UNKNOWN_ID, "features": features}
+    side.ask("a standby", listeners=[where], **fields)
+    side.ask("again", listeners=[where], **fields)
 
 
 def broker_heartbeat(side: Side, version: int) -> None:

@@ -10,7 +10,14 @@ from typing import Any
 
 from tests.compare.side import Side
 
-__all__ = ("begin_quorum_epoch", "end_quorum_epoch", "update_raft_voter", "vote")
+__all__ = (
+    "add_raft_voter",
+    "begin_quorum_epoch",
+    "end_quorum_epoch",
+    "remove_raft_voter",
+    "update_raft_voter",
+    "vote",
+)
 
 METADATA, STRANGER = "__cluster_metadata", 77
 
@@ -60,6 +67,27 @@ def begin_quorum_epoch(side: Side, version: int) -> None:
 
 def end_quorum_epoch(side: Side, version: int) -> None:
     _refused(side, leader_id=STRANGER, leader_epoch=leader_epoch(side) - 1)
+
+
+def add_raft_voter(side: Side, version: int) -> None:
+    fields = {
+        "cluster_id": "nobody",
+        "timeout_ms": 1000,
+        "voter_id": STRANGER,
+        "voter_directory_id": bytes(15) + b"\1",
+        "listeners": [{"name": "CONTROLLER", "host": "127.0.0.1", "port": 1}],
+    }
+    side.ask("another cluster", **fields)
+
+
+def remove_raft_voter(side: Side, version: int) -> None:
+    directory = bytes(15) + b"\1"
+    side.ask(
+        "another cluster",
+        cluster_id="nobody",
+        voter_id=STRANGER,
+        voter_directory_id=directory,
+    )
 
 
 def update_raft_voter(side: Side, version: int) -> None:

@@ -26,6 +26,7 @@ from tests.compare import (
     controller_cases,
     data_cases,
     group_cases,
+    quorum_cases,
     sasl_cases,
     share_fetch_cases,
     share_group_cases,
@@ -78,6 +79,7 @@ def cases(on_controller: bool = False) -> dict[str, Case]:
             admin_cases,
             acl_cases,
             token_cases,
+            quorum_cases,
         )
     )
     found = {}

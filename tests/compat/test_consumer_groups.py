@@ -200,7 +200,7 @@ CLASSIC = {
     "group.protocol": "classic",
     "heartbeat.interval.ms": 100,
     "session.timeout.ms": 6_000,
-    "partition.assignment.strategy": "cooperative-sticky",
+    "partition.assignment.strategy": "range",
 }
 
 

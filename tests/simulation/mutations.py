@@ -483,7 +483,7 @@ def late_fetch_answers_count(plant: Planting) -> None:
 
 def failed_partitions_tell_nobody(plant: Planting) -> None:
     """A log directory fails, and the fetches that wait for its partitions are not woken."""
-    plant(ReplicaManager, "_tell_failed", lambda self, failed, reason: iter(()))
+    plant(ReplicaManager, "_stop_failed", lambda self, failed, reason: iter(()))
 
 
 def sequences_not_checked(plant: Planting) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.api.group_api import TOPIC_IDS, ApiRun, each_version
-from twisted_broker.api import consumer_groups
+from twisted_broker.api import consumer_groups, modern_groups
 from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.coordinator.consumer_group_config import consumer_group_config
 from twisted_broker.security.acl import Operation, ResourceType
@@ -234,7 +234,7 @@ def test_what_keeps_a_group_from_being_described(run):
 def test_descriptions_are_bounded(run, monkeypatch):
     """GN 2.151."""
     run.beat()
-    monkeypatch.setattr(consumer_groups, "MOST_DESCRIBED_BYTES", 100)
+    monkeypatch.setattr(modern_groups, "MOST_DESCRIBED_BYTES", 100)
     first, second = run.ask(describe("g", "g"), 1).groups
     assert (first.error_code, second.error_code) == (E.NONE, E.COORDINATOR_LOAD_IN_PROGRESS)
 

@@ -6,9 +6,7 @@
 2. Permission first: READ on the group and DESCRIBE on every topic that is named. What
    can be said against a heartbeat without its group comes before who coordinates it.
 3. Both wait until what they answer is committed.
-4. A description is bounded as DescribeGroups' is: groups without room get
-   COORDINATOR_LOAD_IN_PROGRESS. One with a topic that the client may not see is not shown.
-5. The names that a member subscribes to are kept as the image has them, once.
+4. The names that a member subscribes to are kept as the image has them, once.
 
 Source: Apache Kafka 4.3.1 `KafkaApis.handleConsumerGroupHeartbeat`, `handleConsumerGroupDescribe`.
 Not here: what a heartbeat decides (`coordinator/consumer`).
@@ -19,7 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from twisted_broker.api.context import RequestContext
-from twisted_broker.api.groups import BYTES_OF_A_MEMBER, MOST_DESCRIBED_BYTES, check_group
+from twisted_broker.api.groups import BYTES_OF_A_MEMBER, check_group
+from twisted_broker.api.modern_groups import check_shown, described_groups, message_of
 from twisted_broker.cluster.features import serves_consumer_groups
 from twisted_broker.coordinator.consumer.describe import (
     DescribedGroup,
@@ -50,6 +49,7 @@ from twisted_broker.wire.messages.groups import (
 FIRST_WITH_MEMBER_ID_OF_THE_CLIENT = 1
 # One that subscribes to more can use a pattern.
 BYTES_OF_A_PARTITION = 4
+NOT_SHOWN = "The group has described topic(s) that the client is not authorized to describe."
 
 
 def _is_served(context: RequestContext) -> bool:
@@ -57,11 +57,6 @@ def _is_served(context: RequestContext) -> bool:
         serves_consumer_groups(context.metadata.image)
         and context.groups.context.settings.consumer.is_served
     )
-
-
-def message_of(refusal: BrokerError) -> str | None:
-    """The code's own sentence is not sent, as in Kafka."""
-    return None if refusal.message == refusal.code.sentence else refusal.message
 
 
 # heartbeat
@@ -162,26 +157,10 @@ def _heartbeat_response(answer: HeartbeatAnswer) -> ConsumerGroupHeartbeatRespon
 async def consumer_group_describe(
     context: RequestContext, request: ConsumerGroupDescribeRequest
 ) -> ConsumerGroupDescribeResponse:
-    described = []
-    left_bytes = MOST_DESCRIBED_BYTES
-    for group_id in request.group_ids:
-        if context.turn_is_over():
-            await context.next_turn()
-        group = DescribedConsumerGroup(group_id=group_id)
-        try:
-            if left_bytes <= 0:
-                raise BrokerError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-            found = await _described(context, group_id)
-            left_bytes -= await _fill(context, group, found)
-        except BrokerError as refusal:
-            group.error_code, group.error_message = refusal.code, message_of(refusal)
-        else:
-            if request.include_authorized_operations:
-                group.authorized_operations = context.authorized_operations(
-                    ResourceType.GROUP, group_id
-                )
-        described.append(group)
-    return ConsumerGroupDescribeResponse(groups=described)
+    groups = await described_groups(
+        context, request, DescribedConsumerGroup, lambda group: _fill(context, group)
+    )
+    return ConsumerGroupDescribeResponse(groups=groups)
 
 
 async def _described(context: RequestContext, group_id: str) -> DescribedGroup:
@@ -193,19 +172,13 @@ async def _described(context: RequestContext, group_id: str) -> DescribedGroup:
     seen: set[str] = set()
     for member in found.members:
         seen.update(name for _, name, _ in (*member.assignment, *member.target))
-    async for name in context.each(seen):
-        if not context.may(Operation.DESCRIBE, ResourceType.TOPIC, name):
-            raise BrokerError(
-                ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-                "The group has described topic(s) that the client is not authorized to describe.",
-            )
+    await check_shown(context, seen, NOT_SHOWN)
     return found
 
 
-async def _fill(
-    context: RequestContext, group: DescribedConsumerGroup, found: DescribedGroup
-) -> int:
-    """About how many bytes that takes."""
+async def _fill(context: RequestContext, group: DescribedConsumerGroup) -> int:
+    """About how many bytes that takes. Raises BrokerError."""
+    found = await _described(context, group.group_id)
     group.group_state, group.assignor_name = found.state, found.assignor
     group.group_epoch, group.assignment_epoch = found.group_epoch, found.assignment_epoch
     size = 0

@@ -8,9 +8,7 @@ DeleteShareGroupOffsets (KIP-932): the wire's side of share groups and of their 
    on each topic whose offsets change. What can be said against a heartbeat without its group comes
    before who coordinates it.
 3. All wait until what they answer is committed. The offsets are the share coordinator's.
-4. A description is bounded as DescribeGroups' is: groups without room get
-   COORDINATOR_LOAD_IN_PROGRESS.
-5. The lag is -1 where there is no start offset, or the end of the log is not known. Describing
+4. The lag is -1 where there is no start offset, or the end of the log is not known. Describing
    offsets by their topics asks the share coordinator alone, whatever kind of group that is.
 
 Source: Apache Kafka 4.3.1 `KafkaApis.handleShareGroupHeartbeat`, `handleShareGroupDescribe`,
@@ -27,11 +25,12 @@ from twisted.internet.defer import Deferred
 
 from twisted_broker.api.consumer_groups import (
     BYTES_OF_A_PARTITION,
+    NOT_SHOWN,
     checked_names,
-    message_of,
 )
 from twisted_broker.api.context import RequestContext
-from twisted_broker.api.groups import BYTES_OF_A_MEMBER, MOST_DESCRIBED_BYTES, check_group
+from twisted_broker.api.groups import BYTES_OF_A_MEMBER, check_group
+from twisted_broker.api.modern_groups import check_shown, described_groups, message_of
 from twisted_broker.cluster.features import serves_share_groups
 from twisted_broker.coordinator.consumer.partitions import by_topic
 from twisted_broker.coordinator.consumer.requests import HeartbeatAnswer
@@ -136,24 +135,10 @@ def _heartbeat_response(answer: HeartbeatAnswer) -> ShareGroupHeartbeatResponse:
 async def share_group_describe(
     context: RequestContext, request: ShareGroupDescribeRequest
 ) -> ShareGroupDescribeResponse:
-    described = []
-    left_bytes = MOST_DESCRIBED_BYTES
-    async for group_id in context.each(request.group_ids):
-        group = DescribedShareGroup(group_id=group_id)
-        try:
-            if left_bytes <= 0:
-                raise BrokerError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-            found = await _described(context, group_id)
-            left_bytes -= await _fill(context, group, found)
-        except BrokerError as refusal:
-            group.error_code, group.error_message = refusal.code, message_of(refusal)
-        else:
-            if request.include_authorized_operations:
-                group.authorized_operations = context.authorized_operations(
-                    ResourceType.GROUP, group_id
-                )
-        described.append(group)
-    return ShareGroupDescribeResponse(groups=described)
+    groups = await described_groups(
+        context, request, DescribedShareGroup, lambda group: _fill(context, group)
+    )
+    return ShareGroupDescribeResponse(groups=groups)
 
 
 async def _described(context: RequestContext, group_id: str) -> Described:
@@ -162,17 +147,13 @@ async def _described(context: RequestContext, group_id: str) -> Described:
     check_group(context, group_id, Operation.DESCRIBE)
     found: Described = await context.groups.describe_share_group(group_id)
     seen = {name for member in found.members for _, name, _ in member.assignment}
-    async for name in context.each(seen):
-        if not context.may(Operation.DESCRIBE, ResourceType.TOPIC, name):
-            raise BrokerError(
-                ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-                "The group has described topic(s) that the client is not authorized to describe.",
-            )
+    await check_shown(context, seen, NOT_SHOWN)
     return found
 
 
-async def _fill(context: RequestContext, group: DescribedShareGroup, found: Described) -> int:
-    """About how many bytes that takes."""
+async def _fill(context: RequestContext, group: DescribedShareGroup) -> int:
+    """About how many bytes that takes. Raises BrokerError."""
+    found = await _described(context, group.group_id)
     group.group_state, group.assignor_name = found.state, found.assignor
     group.group_epoch, group.assignment_epoch = found.group_epoch, found.assignment_epoch
     size = 0

@@ -7,9 +7,7 @@
 3. Both wait until what they answer is committed.
 4. Internal topics that a group lacks are created in the name of the client whose heartbeat found it
    out, with its permission; why that failed is told with the next answers.
-5. A description is bounded as DescribeGroups' is: groups without room get
-   COORDINATOR_LOAD_IN_PROGRESS. One with a topic that the client may not see is not shown.
-6. A topology is bounded (`MOST_SUBTOPOLOGIES`, `MOST_TOPICS`): it is looked at in a few steps.
+5. A topology is bounded (`MOST_SUBTOPOLOGIES`, `MOST_TOPICS`): it is looked at in a few steps.
 
 Source: Apache Kafka 4.3.1 `KafkaApis.handleStreamsGroupHeartbeat`, `handleStreamsGroupDescribe`.
 Not here: what a heartbeat decides (`coordinator/streams`).
@@ -21,7 +19,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from twisted_broker.api.context import RequestContext
-from twisted_broker.api.groups import BYTES_OF_A_MEMBER, MOST_DESCRIBED_BYTES, check_group
+from twisted_broker.api.groups import BYTES_OF_A_MEMBER, check_group
+from twisted_broker.api.modern_groups import check_shown, described_groups, message_of
 from twisted_broker.cluster.features import serves_streams_groups
 from twisted_broker.coordinator.streams.configure import InternalTopic, Status, StatusCode
 from twisted_broker.coordinator.streams.describe import DescribedGroup, DescribedSubtopology
@@ -52,6 +51,7 @@ MOST_ERRORS_TOLD = 3
 # How long a failed creation counts, in heartbeats.
 HEARTBEATS_OF_AN_ERROR = 2
 BYTES_OF_A_TASK, BYTES_OF_A_TOPIC = 4, 100
+_NOT_SHOWN = "The described group uses topics that the client is not authorized to describe."
 
 
 def _is_served(context: RequestContext) -> bool:
@@ -59,11 +59,6 @@ def _is_served(context: RequestContext) -> bool:
         serves_streams_groups(context.metadata.image)
         and context.groups.context.settings.streams.is_served
     )
-
-
-def _message(refusal: BrokerError) -> str | None:
-    """The code's own sentence is not sent, as in Kafka."""
-    return None if refusal.message == refusal.code.sentence else refusal.message
 
 
 # heartbeat
@@ -74,7 +69,7 @@ async def streams_group_heartbeat(
         answer = await _heartbeat(context, request)
     except BrokerError as refusal:
         return messages.StreamsGroupHeartbeatResponse(
-            error_code=refusal.code, error_message=_message(refusal)
+            error_code=refusal.code, error_message=message_of(refusal)
         )
     if answer.to_create:
         answer = _with_creation(context, request.group_id, answer)
@@ -257,26 +252,10 @@ def _partitions(partitions: Partitions) -> list[messages.StreamsGroupHeartbeatTo
 async def streams_group_describe(
     context: RequestContext, request: messages.StreamsGroupDescribeRequest
 ) -> messages.StreamsGroupDescribeResponse:
-    described = []
-    left_bytes = MOST_DESCRIBED_BYTES
-    for group_id in request.group_ids:
-        if context.turn_is_over():
-            await context.next_turn()
-        group = messages.DescribedStreamsGroup(group_id=group_id)
-        try:
-            if left_bytes <= 0:
-                raise BrokerError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-            found = await _described(context, group_id)
-            left_bytes -= await _fill(context, group, found)
-        except BrokerError as refusal:
-            group.error_code, group.error_message = refusal.code, _message(refusal)
-        else:
-            if request.include_authorized_operations:
-                group.authorized_operations = context.authorized_operations(
-                    ResourceType.GROUP, group_id
-                )
-        described.append(group)
-    return messages.StreamsGroupDescribeResponse(groups=described)
+    groups = await described_groups(
+        context, request, messages.DescribedStreamsGroup, lambda group: _fill(context, group)
+    )
+    return messages.StreamsGroupDescribeResponse(groups=groups)
 
 
 async def _described(context: RequestContext, group_id: str) -> DescribedGroup:
@@ -286,13 +265,7 @@ async def _described(context: RequestContext, group_id: str) -> DescribedGroup:
     check_group(context, group_id, Operation.DESCRIBE)
     found: DescribedGroup = await context.groups.describe_streams_group(group_id)
     for subtopology in found.subtopologies:
-        async for name in context.each(_topics(subtopology)):
-            if not context.may(Operation.DESCRIBE, ResourceType.TOPIC, name):
-                raise BrokerError(
-                    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-                    "The described group uses topics that the client is not authorized to "
-                    "describe.",
-                )
+        await check_shown(context, _topics(subtopology), _NOT_SHOWN)
     return found
 
 
@@ -301,10 +274,9 @@ def _topics(subtopology: DescribedSubtopology) -> list[str]:
     return [*subtopology.sources, *subtopology.sinks, *(each.name for each in internal)]
 
 
-async def _fill(
-    context: RequestContext, group: messages.DescribedStreamsGroup, found: DescribedGroup
-) -> int:
-    """About how many bytes that takes."""
+async def _fill(context: RequestContext, group: messages.DescribedStreamsGroup) -> int:
+    """About how many bytes that takes. Raises BrokerError."""
+    found = await _described(context, group.group_id)
     group.group_state = found.state
     group.group_epoch, group.assignment_epoch = found.group_epoch, found.assignment_epoch
     size = 0

@@ -105,7 +105,7 @@ def test_an_answer_ends_before_what_is_missing() -> None:
 
 def test_nothing_open_nothing_missed() -> None:
     log = follower(plain(0), plain(4))
-    assert take(log, plain(9)) == 10 and log.copied is None
+    assert take(log, plain(9)) == 10 and log.fetched_transactions is None
 
 
 def copied_lately() -> Log:

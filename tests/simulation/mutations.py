@@ -54,6 +54,7 @@ from twisted_broker.image.entries import PartitionRegistration
 from twisted_broker.log import (
     batch_scan,
     checkpoints,
+    follower_append,
     meta_properties,
     producer_append,
     producer_rebuild,
@@ -322,13 +323,13 @@ def duplicates_not_recalled(plant: Planting) -> None:
 
 def producers_forgotten_on_a_follower(plant: Planting) -> None:
     """A follower keeps no producer state: once it leads, a retry is written again."""
-    real = Log._write_run
+    real = follower_append.write_run
 
-    def write_run(self: Log, records: Any, run: Any) -> None:
-        real(self, records, run)
-        self.producers.producers.clear()
+    def write_run(log: Log, records: Any, run: Any) -> None:
+        real(log, records, run)
+        log.producers.producers.clear()
 
-    plant(Log, "_write_run", write_run)
+    plant(follower_append, "write_run", write_run)
 
 
 def metadata_not_synced(plant: Planting) -> None:
@@ -530,16 +531,16 @@ def open_transactions_are_stable(plant: Planting) -> None:
 
 def open_transactions_forgotten_on_a_follower(plant: Planting) -> None:
     """A follower does not note which transactions are open: once it leads, they are shown."""
-    real = Log._write_run
+    real = follower_append.write_run
 
-    def write_run(self: Log, records: Any, run: Any) -> None:
-        real(self, records, run)
-        self.producers.ongoing.clear()
-        for entry in self.producers.producers.values():
+    def write_run(log: Log, records: Any, run: Any) -> None:
+        real(log, records, run)
+        log.producers.ongoing.clear()
+        for entry in log.producers.producers.values():
             entry.current_txn_first_offset = -1
-        self.watermarks.update_first_unstable()
+        log.watermarks.update_first_unstable()
 
-    plant(Log, "_write_run", write_run)
+    plant(follower_append, "write_run", write_run)
 
 
 def pending_offsets_are_shown(plant: Planting) -> None:

@@ -1,9 +1,9 @@
 """One replica's log: the records of a partition on this broker's disk.
 
-Owns `Log`: appends (as leader, as follower, from a mirror), truncation, the log start, and the step
-offline, over its parts: segments (`segments.py`), watermarks (`watermarks.py`), durability
-(`durability.py`), producer state (`producer_state.py`, `producer_append.py`,
-`producer_rebuild.py`) and leader epochs (`leader_epochs.py`).
+Owns `Log`: a leader's appends, truncation, the log start, and the step offline, over its parts:
+segments (`segments.py`), watermarks (`watermarks.py`), durability (`durability.py`), producer state
+(`producer_state.py`, `producer_append.py`, `producer_rebuild.py`) and leader epochs
+(`leader_epochs.py`).
 
     (load_log, new_log) --attach--> online
     online --truncate_to, far from a snapshot--> rebuilding producers --done--> online
@@ -29,8 +29,8 @@ offline, over its parts: segments (`segments.py`), watermarks (`watermarks.py`),
 6. Files are removed so that a crash in between leaves no hole (`segments.py`).
 
 Source: Kafka's `UnifiedLog`, `LocalLog`; RL 3.1, 3.2, 3.5, 3.7. Not here: loading and repair
-(`recovery.py`), reading (`reading.py`), retention (`retention.py`), several logs
-(`log_manager.py`), cleaning.
+(`recovery.py`), appends of a follower and of a mirror (`follower_append.py`), reading
+(`reading.py`), retention (`retention.py`), several logs (`log_manager.py`), cleaning.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from twisted_broker.interfaces import Buffer, IDiskWorker, IRandom, TopicPartition
-from twisted_broker.log import retention
+from twisted_broker.log import follower_append, retention
 from twisted_broker.log.append_info import (
     AppendOrigin,
     EndMarker,
@@ -56,25 +56,17 @@ from twisted_broker.log.errors import (
     LogFailure,
     LogFileFailure,
     OutOfDescriptors,
-    UnexpectedAppendOffset,
     is_out_of_descriptors,
 )
 from twisted_broker.log.leader_epochs import LeaderEpochFileCache
-from twisted_broker.log.mirrored_batches import (
-    count_already_there,
-    not_mirrored,
-    with_leader_epoch,
-)
-from twisted_broker.log.missed_markers import CopiedTransactions
+from twisted_broker.log.missed_markers import FetchedTransactions
 from twisted_broker.log.offset_metadata import LogOffsetMetadata
 from twisted_broker.log.offset_search import Search, find_by_timestamp, find_max_timestamp
-from twisted_broker.log.old_entries import OldEntry
 from twisted_broker.log.producer_append import being_rebuilt, check_append, check_end_marker
 from twisted_broker.log.producer_rebuild import ProducerRebuild
 from twisted_broker.log.producer_snapshot import BatchMetadata
 from twisted_broker.log.producer_state import ProducerStateManager
 from twisted_broker.log.reading import read_segments
-from twisted_broker.log.replicated_batches import Replicated, replicated_batches
 from twisted_broker.log.segment import LogSegment, OpenFiles
 from twisted_broker.log.segment_file import SliceGone
 from twisted_broker.log.segments import LogSegments, RemoveLater
@@ -128,14 +120,14 @@ class Log:
     """Made by `recovery.load_log` and `recovery.new_log`; then `attach` puts it online."""
 
     __slots__ = (
-        "_ahead",
         "_needs_preparation",
+        "ahead",
         "config",
-        "copied",
         "dropped_at_load",
         "durability",
         "failed",
         "fails_alone",
+        "fetched_transactions",
         "gap",
         "leader_epochs",
         "on_fatal",
@@ -187,7 +179,7 @@ class Log:
             self.fail,
             self._producers_found,
         )
-        self._ahead: WriteAhead | None = None
+        self.ahead: WriteAhead | None = None
         self.on_truncated: Callable[[Log], None] | None = None
         self.on_fatal: Callable[[Log], None] | None = None
         self.on_synced: Callable[[Log], None] | None = None
@@ -199,7 +191,7 @@ class Log:
         self.dropped_at_load: str | None = None
         """one line for the operator: what recovery dropped"""
         self.truncations = 0
-        self.copied: CopiedTransactions | None = None
+        self.fetched_transactions: FetchedTransactions | None = None
         """of a follower; None until it has met an open transaction"""
 
     def attach(
@@ -444,8 +436,8 @@ class Log:
         """
         if self.failed is not None:
             self.check_online()
-        if self._ahead is not None and self._ahead.is_checked(records, self.config):
-            batch = self._ahead.checked()
+        if self.ahead is not None and self.ahead.is_checked(records, self.config):
+            batch = self.ahead.checked()
             return self._append_batch(
                 _unpack_header(batch), batch, leader_epoch, wall_ms, origin, guard
             )
@@ -552,10 +544,10 @@ class Log:
             if not epochs or epochs[-1] != leader_epoch:
                 self.leader_epochs.assign(leader_epoch, first)
             if segments.should_roll(size, last, max_timestamp, wall_ms):
-                self._roll(wall_ms, 0)
+                self.start_segment(wall_ms, 0)
             segment = segments.active
             head = batch_head(first, length, leader_epoch)
-            if self._ahead is None or not self._complete_ahead(records, head):
+            if self.ahead is None or not self.complete_ahead(records, head):
                 segment.write((head, memoryview(records)[16:]))
             segment.publish(size, last, max_timestamp)
             segments.log_end_offset = last + 1
@@ -604,7 +596,7 @@ class Log:
         if attributes & CONTROL_FLAG:
             batch = BatchView(records)
             batch.base_offset = first
-            self._index_aborted(self.producers.add_batch(batch), segment)
+            self.index_aborted(self.producers.add_batch(batch), segment)
         else:
             self.producers.add_data(
                 producer_id,
@@ -618,7 +610,7 @@ class Log:
         if attributes & _UNSTABLE:
             self.watermarks.update_first_unstable()
 
-    def _index_aborted(self, aborted: AbortedTxn | None, segment: LogSegment) -> None:
+    def index_aborted(self, aborted: AbortedTxn | None, segment: LogSegment) -> None:
         # While producers are rebuilt, the rebuild adds the entry: it knows where the transaction
         # began.
         if aborted is not None and self.producers.rebuilt is None:
@@ -629,176 +621,26 @@ class Log:
                 # see what was aborted. A recovery finds it again.
                 raise self.fail(error, midway=True) from error
 
-    # -- appending as follower
+    # -- appending what another broker gave offsets
 
     def append_as_follower(
-        self, records: Buffer, leader_epoch: int, wall_ms: int, may_copy_again: bool = False
+        self, records: Buffer, leader_epoch: int, wall_ms: int, may_fetch_again: bool = False
     ) -> LogAppendInfo:
-        """Writes what the leader sent, as it is: whole batches, offsets growing from the log end
-        on.
-
-        Leaves out a partial batch at the end, everything from the first batch of an epoch above
-        `leader_epoch` on, and batches that need a new segment while no file can be opened.
-        Raises BrokerError. With `may_copy_again` it looks for ends of transactions that the
-        leader's cleaner has removed: raises MarkersMissed, ProducersUnknown, with nothing written.
-        """
-        self.check_online()
-        batches = replicated_batches(records, leader_epoch)
-        if not batches:
-            return LogAppendInfo(-1, -1, -1, -1, self.log_start_offset, 0, 0)
-        producers = self.producers
-        if may_copy_again and (producers.ongoing or producers.is_rebuilding or self.copied):
-            batches = self._before_missed(batches, wall_ms)
-        return self._append_batches(records, batches, wall_ms, or_fewer=True)
-
-    def _append_batches(
-        self,
-        records: Buffer,
-        batches: Sequence[Replicated],
-        wall_ms: int,
-        *,
-        or_fewer: bool = False,
-    ) -> LogAppendInfo:
-        """Writes checked batches, which lie one after the other in `records`. With `or_fewer`, a
-        lack of descriptors after some of them is no error: it returns what was written. Raises
-        BrokerError.
-        """
-        first, last, before = batches[0], batches[-1], self.segments.log_end
-        # A gap is fine (the leader compacted); an overlap is not.
-        if first.base_offset < before.offset:
-            raise UnexpectedAppendOffset(first.base_offset, last.last_offset, before.offset)
-        try:
-            written = 0
-            while written < len(batches):
-                run = self._next_run(batches[written:] if written else batches, wall_ms)
-                self._write_run(records, run)
-                written += len(run)
-        except OSError as error:
-            failure = self.fail(error)
-            # What is in the log counts: the fetcher goes on after it.
-            batches = [each for each in batches if each.last_offset < self.log_end_offset]
-            if not (or_fewer and batches and isinstance(failure, OutOfDescriptors)):
-                raise failure from error
-            last = batches[-1]
-        self.durability.sync_if_due(before)
-        return LogAppendInfo(
-            first.base_offset,
-            last.last_offset,
-            max(batch.max_timestamp for batch in batches),
-            -1,
-            self.log_start_offset,
-            sum(batch.records_count for batch in batches),
-            last.offset + last.size_in_bytes - first.offset,
-            last.partition_leader_epoch,
-        )
-
-    def _before_missed(self, batches: Sequence[Replicated], wall_ms: int) -> Sequence[Replicated]:
-        end = self.log_end_offset
-        if self.copied is None:
-            self.copied = CopiedTransactions(end, wall_ms)
-        return self.copied.before_missed(
-            batches,
-            self.producers,
-            self.log_start_offset,
-            end,
-            self.config.delete_retention_ms,
-            wall_ms,
-        )
+        """See `follower_append.append`. Raises BrokerError, MarkersMissed, ProducersUnknown."""
+        return follower_append.append(self, records, leader_epoch, wall_ms, may_fetch_again)
 
     def append_mirrored(self, records: Buffer, leader_epoch: int, wall_ms: int) -> LogAppendInfo:
-        """Writes whole batches of another cluster, as they are but for the leader epoch
-        (`mirrored_batches.py`).
-
-        What is there already is not written again; `first_offset` and `last_offset` include it.
-        Raises BrokerError: POLICY_VIOLATION where the topic is no mirror, INVALID_RECORD where
-        other records have these offsets.
-        """
-        self.check_online()
-        if not self.config.replog_mirror_source:
-            raise not_mirrored(self)
-        copied, batches = with_leader_epoch(records, leader_epoch)
-        if not batches:
-            raise InvalidRecordError("no batch")
-        there = count_already_there(self, batches)
-        if there == len(batches):
-            size = count = 0
-        else:
-            self.durability.check_checkpoint()
-            # An epoch that began here without records is replaced by the batches' own entry.
-            info = self._append_batches(copied, batches[there:] if there else batches, wall_ms)
-            size, count = info.bytes, info.records_count
-        return LogAppendInfo(
-            batches[0].base_offset,
-            batches[-1].last_offset,
-            max(batch.max_timestamp for batch in batches),
-            -1,
-            self.log_start_offset,
-            count,
-            size,
-            leader_epoch,
-            duplicate=there == len(batches),
-        )
-
-    def _next_run(self, batches: Sequence[Replicated], wall_ms: int) -> Sequence[Replicated]:
-        """The batches that go into one segment, in one write; rolls first when it must (RL 3.1)."""
-        first, last, segments = batches[0], batches[-1], self.segments
-        size = last.offset + last.size_in_bytes - first.offset
-        newest = max(batch.max_timestamp for batch in batches)
-        if not segments.should_roll(size, last.last_offset, newest, wall_ms):
-            return batches
-        # The segment begins at the log end, not at the batch: offsets that the leader, or the
-        # source of a mirror, does not have must not look like a missing file (`gaps.py` 4).
-        is_far = first.last_offset - segments.log_end_offset > _INT_MAX
-        self._roll(wall_ms, first.base_offset if is_far else 0)
-        base, left = segments.active.base_offset, self.config.segment_bytes
-        for count, batch in enumerate(batches):
-            left -= batch.size_in_bytes
-            # The first batch goes in whatever its size: it fits nowhere else either.
-            if count and (left < 0 or batch.last_offset - base > _INT_MAX):
-                return batches[:count]
-        return batches
-
-    def _write_run(self, records: Buffer, run: Sequence[Replicated]) -> None:
-        start, end = run[0].offset, run[-1].offset + run[-1].size_in_bytes
-        segments, epochs, producers = self.segments, self.leader_epochs, self.producers
-        segment = segments.active
-        data = memoryview(records)[start:end]
-        if self._ahead is None or not self._complete_ahead(
-            records if end - start == len(records) else data, data
-        ):
-            segment.write((data,))
-        # In fewer bytes at most one index entry is due: to hold it costs more than to write it.
-        is_held = len(run) > 1 and end - start > segment.index_interval_bytes
-        try:
-            if is_held:
-                segment.hold_indexes()
-            for batch in run:
-                if batch.partition_leader_epoch != epochs.latest_epoch:
-                    if isinstance(batch, OldEntry):
-                        # Its leader writes no epochs: by what is known of them a later election
-                        # would truncate too little.
-                        epochs.clear()
-                    else:
-                        epochs.assign(batch.partition_leader_epoch, batch.base_offset)
-                segment.publish(batch.size_in_bytes, batch.last_offset, batch.max_timestamp)
-                segments.log_end_offset = batch.last_offset + 1
-                if batch.producer_id >= 0 and isinstance(batch, BatchView):
-                    self._index_aborted(producers.add_batch(batch), segment)
-                    if batch.attributes & _UNSTABLE:
-                        self.watermarks.update_first_unstable()
-                producers.map_end_offset = batch.last_offset + 1
-        finally:
-            if is_held:
-                segment.write_indexes()
+        """See `follower_append.append_mirrored`. Raises BrokerError."""
+        return follower_append.append_mirrored(self, records, leader_epoch, wall_ms)
 
     # -- writing ahead
 
     def begin_ahead(self, records: Buffer) -> WriteAhead | None:
         """Of one long batch; None where another one is under way. Call `end_ahead` at the end."""
-        if self._ahead is not None or self.failed is not None:
+        if self.ahead is not None or self.failed is not None:
             return None
-        self._ahead = WriteAhead(records)
-        return self._ahead
+        self.ahead = WriteAhead(records)
+        return self.ahead
 
     def check_ahead(self, ahead: WriteAhead, wall_ms: int, done: Callable[[], None]) -> None:
         """Has a client's batch checked, and made what is to be stored, away from the reactor."""
@@ -829,8 +671,8 @@ class Log:
             if segments.should_roll(size, last, newest, wall_ms):
                 if first > segments.log_end_offset:
                     return  # the append says where the segment begins
-                self._roll(wall_ms, 0)
-                self._ahead = ahead
+                self.start_segment(wall_ms, 0)
+                self.ahead = ahead
             for _ in ahead.pieces(segments.active):
                 yield
                 if not self._may_write(ahead) or not ahead.is_behind(segments.active):
@@ -839,11 +681,11 @@ class Log:
             self.end_ahead(ahead)  # the append meets it again
 
     def _may_write(self, ahead: WriteAhead) -> bool:
-        return self._ahead is ahead and self.failed is None
+        return self.ahead is ahead and self.failed is None
 
     def end_ahead(self, ahead: WriteAhead) -> None:
         """Cuts off what was not appended."""
-        if self._ahead is ahead:
+        if self.ahead is ahead:
             ahead.release()
             # After an error the next append tries again, before it writes.
             with contextlib.suppress(BrokerError):
@@ -859,14 +701,14 @@ class Log:
                     self.durability.rewritten_from(active.base_offset)
             except OSError as error:
                 raise self.fail(error) from error
-        self._ahead = None
+        self.ahead = None
 
-    def _complete_ahead(self, batch: Buffer, head: Buffer) -> bool:
+    def complete_ahead(self, batch: Buffer, head: Buffer) -> bool:
         """Whether the batch is written by now. Raises OSError, BrokerError."""
-        ahead = self._ahead
+        ahead = self.ahead
         assert ahead is not None
         if ahead.complete(self.segments.active, batch, head):
-            self._ahead = None
+            self.ahead = None
             return True
         self._cut_off(ahead)
         return False
@@ -879,11 +721,12 @@ class Log:
         """
         self.check_online()
         try:
-            self._roll(wall_ms, expected_next_offset)
+            self.start_segment(wall_ms, expected_next_offset)
         except OSError as error:
             raise self.fail(error) from error
 
-    def _roll(self, wall_ms: int, expected_next_offset: int) -> None:
+    def start_segment(self, wall_ms: int, expected_next_offset: int) -> None:
+        """As `roll`, of a log that is online. Raises OSError."""
         base = max(expected_next_offset, self.segments.log_end_offset)
         active = self.segments.active
         if active.base_offset == base:
@@ -891,13 +734,13 @@ class Log:
             # Nothing was written to it: it begins again; a second one would have the same name.
             active.create()
             active.created_ms = wall_ms
-            self._ahead = None
+            self.ahead = None
             return
         if active.become_inactive():
             # The file may be synced already, with the preallocated tail that was just truncated: a
             # loss of power would bring that back.
             self.durability.rewritten_from(active.base_offset)
-        self._ahead = None
+        self.ahead = None
         self.producers.map_end_offset = base
         self.producers.take_snapshot(self.durability.disk, self.fail)
         self.segments.create(base, wall_ms)
@@ -1038,7 +881,7 @@ class Log:
     def update_config(self, config: LogConfig) -> None:
         """Applies settings at once; index sizes and jitter from the next segment on."""
         if config.delete_retention_ms != self.config.delete_retention_ms:
-            self.copied = None  # it judged by the old time
+            self.fetched_transactions = None  # it judged by the old time
         self.config = self.segments.config = config
         self._needs_preparation = needs_preparation(config)
         self.durability.flush_messages = config.flush_messages
@@ -1069,7 +912,7 @@ class Log:
         active = self.segments.active
         if active.become_inactive():
             self.durability.rewritten_from(active.base_offset)
-        self._ahead = None
+        self.ahead = None
         self.producers.drop_unfinished_snapshot()
         self.producers.take_snapshot()
         job = _nothing

@@ -18,7 +18,7 @@ that such a topic always takes).
 3. Offsets only need to grow: offsets that the source no longer has (compaction, deleted records)
    are a gap here as well.
 
-Source: none, ours; `Log.append_as_follower` does the rest. Not here: what the source lost
+Source: none, ours; `follower_append.py` does the rest. Not here: what the source lost
 (`mirror/`), the log start (`partition.py`).
 """
 

@@ -1,26 +1,26 @@
-"""Ends of transactions that the leader's cleaner removed before a follower copied them.
+"""Ends of transactions that the leader's cleaner removed before a follower fetched them.
 
-Owns `CopiedTransactions`, which knows from where on the open transactions of a log were copied
-early enough, and `MarkersMissed`, by which a log is truncated and copied again.
+Owns `FetchedTransactions`, which knows from where on the open transactions of a log were fetched
+early enough, and `MarkersMissed`, by which a log is truncated and fetched again.
 
 1. A leader's cleaner removes the marker of a transaction, or empties its batch, once the records
    that it decided are gone and `delete.retention.ms` is over. A follower that holds such records,
    and was away for longer, finds no offset, or no record, where the marker was. Kafka's follower
    keeps the transaction open: its last stable offset stays there, or the producer's next marker
    decides the transaction, and aborted records may count as committed.
-2. Here the log is truncated to where the first such transaction begins, and copied again from
+2. Here the log is truncated to where the first such transaction begins, and fetched again from
    there. A leader that has its records has the marker, too, unless it missed it itself.
-3. A transaction is doubtful if its first record was copied from another leader, before the log was
+3. A transaction is doubtful if its first record was fetched from another leader, before the log was
    loaded, or more than a quarter of `delete.retention.ms` ago (the clocks of two machines differ,
    and step). A mark is a time and the log end of then: a transaction that begins at or above that
-   was copied later. A new mark is set each eighth of `delete.retention.ms`; two are kept.
-4. After such a truncation no transaction is doubted until twice as much is copied as was truncated.
-   So the copying ends, however short that time is, and costs a few times the log at most. A
+   was fetched later. A new mark is set each eighth of `delete.retention.ms`; two are kept.
+4. After such a truncation no transaction is doubted until twice as much is fetched as was cut off.
+   So the fetching ends, however short that time is, and costs a few times the log at most. A
    follower that was away meanwhile doubts every open transaction again.
 5. Of an answer only the batches before the missing offset are taken: they may hold the marker.
 6. Nothing is checked while no transaction is open, nor on a replica that is in the ISR or may be
    elected: it has all that is committed, and may be the only one. An unclean election of a replica
-   that is copied again loses what it has not copied yet, as with any replica that is behind.
+   that is fetched again loses what it has not fetched yet, as with any replica that is behind.
 
 Source: our own; KIP-534 says when markers go. Not here: who may be elected (`Partition`), the
 truncation (`fetcher`).
@@ -36,7 +36,7 @@ from twisted_broker.log.replicated_batches import Replicated
 
 
 class MarkersMissed(Exception):
-    """The log is to be truncated to `offset` and copied again from there; `fully`: nothing of it
+    """The log is to be truncated to `offset` and fetched again from there; `fully`: nothing of it
     stays.
     """
 
@@ -57,7 +57,7 @@ _AWAY_MS = 10_000
 
 
 class _Mark(NamedTuple):
-    """The log ended at `offset`; what was copied after that was requested after `wall_ms`."""
+    """The log ended at `offset`; what was fetched after that was requested after `wall_ms`."""
 
     wall_ms: int
     offset: int
@@ -67,7 +67,7 @@ class _Mark(NamedTuple):
         return 0 <= wall_ms - self.wall_ms <= most_ms
 
 
-class CopiedTransactions:
+class FetchedTransactions:
     """Of one log. Every transaction that is open at first is doubtful."""
 
     __slots__ = ("_again_upto", "_answered_ms", "_newer", "_older")

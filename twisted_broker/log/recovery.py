@@ -404,7 +404,7 @@ def _recover(log: Log, segment: LogSegment, newest_epoch: int) -> RecoveredSegme
         newest_epoch = max(newest_epoch, epoch)
         segment.publish(place.size_in_bytes, place.last_offset, batch.max_timestamp)
         if place.magic < MAGIC:
-            log.leader_epochs.clear()  # as `Log.append_as_follower`
+            log.leader_epochs.clear()  # as `follower_append.write_run`
         elif batch.partition_leader_epoch > log.leader_epochs.latest_epoch:
             log.leader_epochs.assign(batch.partition_leader_epoch, batch.base_offset)
         # The offset of an entry of magic 0 and 1 may be that of the last record in it.

@@ -309,7 +309,7 @@ class Partition:
         epoch_is_new = state.leader_epoch > self.leader_epoch
         self.leader_epoch = max(self.leader_epoch, state.leader_epoch)
         if epoch_is_new and log is not None:
-            log.copied = None  # the cleaner of another leader may have gone further
+            log.fetched_transactions = None  # the cleaner of another leader may have gone further
         self.leadership_generation += led
         if led or epoch_is_new:
             self.history.became_follower(now_ms)
@@ -493,12 +493,12 @@ class Partition:
         and an empty log begins with it. Raises NOT_LEADER_OR_FOLLOWER when this broker leads the
         partition by now; MarkersMissed, ProducersUnknown if this replica may not be elected.
         """
-        log, may_copy_again = self.followed_log(), not self.may_be_elected
+        log, may_fetch_again = self.followed_log(), not self.may_be_elected
         try:
-            info = log.append_as_follower(records, leader_epoch, wall_ms, may_copy_again)
+            info = log.append_as_follower(records, leader_epoch, wall_ms, may_fetch_again)
         except UnexpectedAppendOffset as refusal:
             _begin_inside_batch(log, refusal, wall_ms)
-            info = log.append_as_follower(records, leader_epoch, wall_ms, may_copy_again)
+            info = log.append_as_follower(records, leader_epoch, wall_ms, may_fetch_again)
         self.stats.replication_bytes_in += info.bytes
         if self.adding and self.node_id in self.adding:
             self.stats.reassignment_bytes_in += info.bytes
@@ -567,8 +567,8 @@ class Partition:
         assert self.log is not None and log.log_end_offset == self.log.log_end_offset
         # A producer that was verified before the swap may append after it; Kafka refuses that.
         log.producers.take_verifications(self.log.producers)
-        # What counts is when records were copied from the leader, not from the log.
-        log.copied = self.log.copied
+        # What counts is when records were fetched from the leader, not from the log.
+        log.fetched_transactions = self.log.fetched_transactions
         self.future_log, self.log = None, log
         if self.leader_log is not None:
             self.leader_log = log

@@ -125,7 +125,7 @@ IN_THE_MIDDLE = {
     ),
     "replica.alter.log.dirs.io.max.bytes.per.second": (
         "replication/test_directory_moves.py",
-        "test_a_rate_that_changes_counts_for_a_copy_that_waits",
+        "test_a_rate_that_changes_counts_for_a_future_log_that_waits",
     ),
     "replog.refuse.unclean.truncation": (
         "replication/test_following.py",

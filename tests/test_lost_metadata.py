@@ -319,7 +319,7 @@ def test_another_log_that_is_longer_under_the_same_epochs(pair: Pair) -> None:
 
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_controller_restored_from_an_older_copy(pair: Pair, restarted: bool) -> None:
-    """A living broker, and one that starts: its own copy of the metadata knows."""
+    """A living broker, and one that starts: its own metadata log knows."""
     if restarted:
         pair.broker.stop()
     applied = pair.broker.broker.parts.metadata.image.offset + 1
@@ -355,7 +355,7 @@ def test_an_older_copy_that_leads_an_older_epoch(pair: Pair) -> None:
     pair.keeps_everything()
 
 
-def test_a_broker_starts_from_its_own_copy(pair: Pair) -> None:
+def test_a_broker_starts_from_its_own_log(pair: Pair) -> None:
     """Nothing is wrong: the same controller, restarted or not; the broker's data is served on."""
     pair.restart_broker().start()
     assert pair.broker.files.exists(LOG)
@@ -400,9 +400,9 @@ def test_a_topic_deleted_while_its_broker_was_away_goes_with_its_records(
     found = folders(pair)
     assert [name.endswith("-delete") for name in found] == ([False, True] if again else [True])
     role = pair.broker.broker.role
-    assert role is not None and role.copy is not None
+    assert role is not None and role.own_log is not None
     assert isinstance(role.observer, MetadataObserver)
-    assert role.observer.take_removals() is role.copy.removals is None  # nothing grows on
+    assert role.observer.take_removals() is role.own_log.removals is None  # nothing grows on
     pair.broker.pass_time(LONG)
     assert folders(pair) == (["precious-0"] if again else [])
     assert not again or not pair.broker.files.nodes[f"/data/precious-0/{0:020d}.log"].data
@@ -410,7 +410,7 @@ def test_a_topic_deleted_while_its_broker_was_away_goes_with_its_records(
 
 @pytest.mark.parametrize("has_record", [True, False])
 def test_a_folder_of_a_deleted_topic_that_comes_back_goes(pair: Pair, has_record: bool) -> None:
-    """A loss of power took the new name of the folder back: the removal is in the broker's own copy
+    """A loss of power took the new name of the folder back: the removal is in the broker's own log
     of the metadata, unless a snapshot hides it.
     """
     files = pair.broker.files
@@ -485,8 +485,8 @@ def test_the_metadata_has_a_directory_of_its_own(roles: str) -> None:
     again.stop()
 
 
-def test_a_disk_that_fails_under_the_copy_alone_fails_no_log_directory() -> None:
-    """The copy ends, and the broker serves on."""
+def test_a_disk_that_fails_under_the_metadata_log_alone_fails_no_log_directory() -> None:
+    """The log ends, and the broker serves on."""
     controller = memory_controller().start()
     disk = SimDisk(3)
     node = memory_broker(controller, files=disk, metadata_log_dir="/meta").start()
@@ -495,12 +495,12 @@ def test_a_disk_that_fails_under_the_copy_alone_fails_no_log_directory() -> None
     node.ask(CreateTopicsRequest(topics=[topic], timeout_ms=1000), 7)
     node.pass_time(5)
     assert node.broker.log_manager.directories.offline() == [] and node.fatal == []
-    assert node.broker.role.copy.failed is not None
+    assert node.broker.role.own_log.failed is not None
     assert "t" in node.broker.parts.metadata.image.topics_by_name
     node.stop()
 
 
-def test_a_disk_that_fails_under_the_copy_fails_its_directory() -> None:
+def test_a_disk_that_fails_under_the_metadata_log_fails_its_directory() -> None:
     """As under any log: the directory is offline, the metadata is followed on, the other
     directory serves.
     """
@@ -521,8 +521,8 @@ def test_a_disk_that_fails_under_the_copy_fails_its_directory() -> None:
 
 @pytest.mark.parametrize("lost", ["/data", "/more"])
 def test_a_disk_that_cannot_be_read_at_the_start(lost: str) -> None:
-    """One of several, the first too, which holds the copy: it is offline, the other serves. With
-    no other one that says whose the node is, nothing starts.
+    """One of several, the first too, which holds the metadata log: it is offline, the other serves.
+    With no other one that says whose the node is, nothing starts.
     """
     controller = memory_controller().start()
     disk = SimDisk(3)
@@ -551,7 +551,7 @@ def test_a_node_that_is_the_controller_too_keeps_one_log() -> None:
     assert [
         name for name in node.files.listdir("/data") if name.startswith("__cluster_metadata")
     ] == ["__cluster_metadata-0"]
-    assert node.broker.role.copy is None
+    assert node.broker.role.own_log is None
     node.stop()
 
 
@@ -579,7 +579,7 @@ def test_an_older_controller_that_outgrew_the_broker_by_a_snapshot_deletes_nothi
     assert len(kept) == 1 and not kept[0].endswith("-delete")
 
 
-def test_an_older_controller_that_outgrew_a_copy_that_ends_at_its_snapshot(pair: Pair) -> None:
+def test_an_older_controller_that_outgrew_an_own_log_that_ends_at_its_snapshot(pair: Pair) -> None:
     """It leads the epoch that the broker knows, by its next start, and its log goes beyond the
     broker's: the last batch that the snapshot holds tells.
     """
@@ -650,11 +650,11 @@ def test_a_flipped_bit_that_empties_the_cluster_id(pair: Pair, role: str) -> Non
     assert pair.broker.fatal == [] and b"my only copy" in pair.reads()
 
 
-def test_a_brokers_copy_is_not_led(pair: Pair) -> None:
+def test_a_brokers_log_is_not_led(pair: Pair) -> None:
     """The broker is restarted as a controller: what it lacks would be lost."""
     pair.broker.stop()
     pair.controller.stop()
-    with pytest.raises(MetadataDamage, match=r"a broker's copy.*recover --from /data --to /data"):
+    with pytest.raises(MetadataDamage, match=r"log of a broker.*recover --from /data --to /data"):
         MemoryBroker(files=pair.broker.files, node_id="1").start()
     pair.new_controller()
     pair.restart_broker().start()
@@ -733,8 +733,8 @@ def produce(node: MemoryBroker, topic: str, value: bytes) -> None:
     assert answer.responses[0].partition_responses[0].error_code == 0
 
 
-def test_a_lost_copy_forgets_nothing(pair: Pair) -> None:
-    """The broker's copy is removed, its controller is an older one: what the broker applied stands
+def test_a_lost_log_forgets_nothing(pair: Pair) -> None:
+    """The broker's log is removed, its controller is an older one: what the broker applied stands
     beside its partitions as well.
     """
     pair.broker.stop()
@@ -749,7 +749,7 @@ def test_a_lost_copy_forgets_nothing(pair: Pair) -> None:
     pair.keeps_everything()
 
 
-def test_a_copy_that_is_not_written_any_more_forgets_nothing() -> None:
+def test_an_own_log_that_is_not_written_any_more_forgets_nothing() -> None:
     """Its disk failed, the broker serves on, no high watermark moves, and it is killed: what it
     applied meanwhile stands beside its partitions.
     """
@@ -760,8 +760,8 @@ def test_a_copy_that_is_not_written_any_more_forgets_nothing() -> None:
     node.ask(CreateTopicsRequest(topics=[topic], timeout_ms=1000), 7)
     disk.faults.append(Fault(EIO, "write", "/meta/__cluster_metadata-0"))
     node.pass_time(20)
-    assert node.broker.role is not None and node.broker.role.copy is not None
-    assert node.broker.role.copy.failed is not None
+    assert node.broker.role is not None and node.broker.role.own_log is not None
+    assert node.broker.role.own_log.failed is not None
     older = MemoryFileSystem()
     older.nodes, older.directories = (
         deepcopy(controller.files.nodes),
@@ -780,8 +780,8 @@ def test_a_copy_that_is_not_written_any_more_forgets_nothing() -> None:
 
 
 def test_a_broker_gives_up_what_its_controller_lost(pair: Pair) -> None:
-    """KRAFT 3.9: its copy and the checkpoint's rows of the metadata are removed by hand. It follows
-    the older controller then; partitions that this one does not know are kept as strays.
+    """KRAFT 3.9: its metadata log and the checkpoint's rows of the metadata are removed by hand. It
+    follows the older controller then; partitions that this one does not know are kept as strays.
     """
     pair.broker.stop()
     files = pair.broker.files

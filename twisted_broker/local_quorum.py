@@ -80,7 +80,7 @@ def _begun(values: Mapping[str, str], files: IFileSystem) -> tuple[int, ...]:
         directory = posixpath.join(metadata_directory(values, node), METADATA_DIRECTORY)
         content = read_whole(files, posixpath.join(directory, QUORUM_STATE))
         if content is not None and (node != CONTROLLER_NODE or _names_several(content)):
-            return every  # a broker's copy of the metadata has no such file
+            return every  # a broker's metadata log has no such file
         is_there = is_there or content is not None or holds_records(files, directory)
     return (CONTROLLER_NODE,) if is_there else ()
 

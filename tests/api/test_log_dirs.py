@@ -111,7 +111,7 @@ def test_a_topic_that_is_not_there_leaves_the_directories_empty(broker: MemoryBr
     ]
 
 
-def test_a_copy_is_described_with_what_it_lacks() -> None:
+def test_a_future_log_is_described_with_what_it_lacks() -> None:
     """KIP-113: is_future_key and lag."""
     broker = MemoryBroker(log_dirs="/a,/b", **{RATE: "200"}).start()
     create(broker, "t")

@@ -254,7 +254,7 @@ def test_what_was_never_synced_may_be_torn_anywhere(
     flip(fixture.files, LOG, torn + at)
     assert read_durable_end(fixture.files, DIRECTORY) == durable
     with pytest.raises(MetadataDamage, match="with good ones behind it"):
-        check_metadata(fixture.files, DIRECTORY, is_copy=True)  # all of a copy was committed
+        check_metadata(fixture.files, DIRECTORY, is_observer=True)  # all of a copy was committed
     again = fixture.open().log
     image = again.replay()
     assert image.offset == durable - 1 and not image.brokers

@@ -867,9 +867,9 @@ def test_behind_a_snapshot_where_descriptors_are_short() -> None:
     assert list(fixture.controller.image.topics_by_name) == ["t", "u", "v"]
 
 
-@pytest.mark.parametrize("is_copy", [False, True])
+@pytest.mark.parametrize("is_observer", [False, True])
 def test_another_topic_id_beside_the_log_is_damage_of_its_file(
-    fixture: Fixture, is_copy: bool
+    fixture: Fixture, is_observer: bool
 ) -> None:
     """The metadata's is always the same. A flipped bit there stopped the controller, or a broker,
     at each start.
@@ -882,7 +882,7 @@ def test_another_topic_id_beside_the_log_is_damage_of_its_file(
     other = read_partition_metadata(fixture.files, DIRECTORY)
     assert other is not None and other != METADATA_TOPIC_ID
     opened = metadata_store.open_directory(
-        fixture.files, fixture.worker, "/data", fixture.now(), is_copy
+        fixture.files, fixture.worker, "/data", fixture.now(), is_observer
     )
     assert opened.log.log_end_offset == fixture.controller.log.end_offset
     assert read_whole(fixture.files, path) == before

@@ -82,7 +82,7 @@ def controller_at(fixture: ControllerFixture, directory: str) -> ControllerFixtu
 @pytest.mark.parametrize(
     "settings", [{}, {"metadata_log_max_record_bytes_between_snapshots": "2000"}]
 )
-def test_a_controller_goes_on_from_a_brokers_copy(settings: dict[str, str]) -> None:
+def test_a_controller_goes_on_from_a_brokers_log(settings: dict[str, str]) -> None:
     """The image is the same, the epoch above all seen; members follow on without a word."""
     fixture = full(**settings)
     copied(fixture, "/broker")
@@ -133,7 +133,7 @@ def test_a_controller_goes_on_from_a_snapshot_file() -> None:
     assert fixture.controller.log.log.log_start_offset == snapshot.end_offset
 
 
-def test_the_most_advanced_copy_is_taken() -> None:
+def test_the_most_advanced_log_is_taken() -> None:
     """Of the newest epoch the longest; never of several clusters."""
     fixture = full()
     copied(fixture, "/one")
@@ -167,7 +167,7 @@ def test_a_damaged_source_is_not_taken() -> None:
 
 
 @pytest.mark.parametrize("at", [5, 15, 40])
-def test_a_copy_that_ends_in_damage_above_its_durable_end_is_not_taken_without_a_word(
+def test_a_log_that_ends_in_damage_above_its_durable_end_is_not_taken_without_a_word(
     at: int,
 ) -> None:
     """A copy's durable end lags: what lies behind the damage was committed. It is used up

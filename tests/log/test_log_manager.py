@@ -712,7 +712,7 @@ def test_retention_that_changes_during_a_walk_counts_for_what_is_left(
 
 
 @pytest.mark.parametrize("beside", [False, True])
-def test_a_copy_beside_the_log_that_a_move_replaced_has_its_row(beside: bool) -> None:
+def test_a_future_log_beside_the_log_that_a_move_replaced_has_its_row(beside: bool) -> None:
     """RL 3.8: moved away and back again before the first move's end. Rows name the partition alone:
     by the copy's recovery point records of the other would count as synced that never were.
     """
@@ -733,7 +733,7 @@ def test_a_copy_beside_the_log_that_a_move_replaced_has_its_row(beside: bool) ->
     assert (A in found.moves.futures) is beside
 
 
-def test_a_copy_whose_place_is_taken_is_not_the_log_itself() -> None:
+def test_a_future_log_whose_place_is_taken_is_not_the_log_itself() -> None:
     """A directory that somebody left there under the copy's name is opened, not the log's own."""
     manager = World(log_dirs="/d1").manager()
     log = create(manager)

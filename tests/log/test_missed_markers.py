@@ -204,7 +204,7 @@ def test_a_restart_forgets_when_it_was_copied() -> None:
 
 
 def test_a_transaction_that_begins_below_the_log_start() -> None:
-    """Nothing below the start can be copied again: all of the log goes."""
+    """Nothing below the start can be fetched again: all of the log goes."""
     log = follower(opened(0), plain(1), plain(2))
     log.set_high_watermark(3)
     log.increment_log_start_offset(2)

@@ -173,7 +173,7 @@ def values_of(moving: Moving) -> list[bytes]:
     return [data[data.index(b"k") + 2 :].rstrip(b"\0") for data in moving.records()]
 
 
-def test_the_replaced_log_stays_until_a_restart_has_synced_the_copy() -> None:
+def test_the_replaced_log_stays_until_a_restart_has_synced_the_future_log() -> None:
     """RL 3.8: killed between the rename of the copy and the removal of the log that it replaced,
     started again, then the power goes: what came after the mark was synced in that log alone.
     """
@@ -300,7 +300,7 @@ def test_without_a_descriptor_at_the_swap_what_was_copied_counts() -> None:
 
 
 @pytest.mark.parametrize("seed", range(24))
-def test_a_copy_that_was_truncated_is_marked_again(seed: int) -> None:
+def test_a_future_log_that_was_truncated_is_marked_again(seed: int) -> None:
     """RL 3.8: a follower's copy is marked, then cut off below that. What the log synced after, and
     the copy did not, is in the log alone: a hole that a loss of power leaves in the copy there is
     no cleaner's.
@@ -395,7 +395,7 @@ def test_without_a_descriptor_for_high_watermarks_a_move_goes_on_later() -> None
     assert again.place == "/b" and len(again.records()) == 3
 
 
-def test_a_copy_in_a_directory_that_cannot_be_loaded_is_none() -> None:
+def test_a_future_log_in_a_directory_that_cannot_be_loaded_is_none() -> None:
     """RL 1.12, 3.8: it was loaded before the disk failed: the directory is offline."""
     disk = begun()
     disk.faults.append(Fault(errno.EIO, "open", "/b/u-0"))

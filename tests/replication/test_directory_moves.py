@@ -77,7 +77,7 @@ def filled(records: int = 30, **options: Any) -> Moving:
     return moving
 
 
-def test_a_copy_takes_the_logs_place_and_the_old_one_is_deleted() -> None:
+def test_a_future_log_takes_the_logs_place_and_the_old_one_is_deleted() -> None:
     """RL 3.8, 7.1: same records, in the other directory; the controller knew before
     (shouldReplaceCurrentLogDirWhenCaughtUp).
     """
@@ -217,7 +217,7 @@ def test_the_directory_where_it_is_cancels_the_move() -> None:
     assert moving.place == source
 
 
-def test_another_target_begins_a_new_copy() -> None:
+def test_another_target_begins_a_new_future_log() -> None:
     moving = filled(**SLOW)
     target = moving.other
     moving.move(target)
@@ -358,7 +358,7 @@ def test_the_rate_bounds_all_moves_together() -> None:
     assert moving.place == target
 
 
-def test_a_rate_that_changes_counts_for_a_copy_that_waits() -> None:
+def test_a_rate_that_changes_counts_for_a_future_log_that_waits() -> None:
     moving = filled(30, replica_alter_log_dirs_io_max_bytes_per_second="1")
     target, live = moving.other, moving.replicas.config
     moving.move(target)
@@ -413,7 +413,7 @@ def test_a_follower_moves_as_well_and_goes_on_following() -> None:
     assert moving.log.leader_epochs.latest_epoch == 0
 
 
-def test_what_the_log_truncates_its_copy_truncates() -> None:
+def test_what_the_log_truncates_its_future_log_truncates() -> None:
     """ReplicaAlterLogDirsThreadTest: records of another history are not swapped in."""
     moving = Moving(state=registration(2, (2, 1)), answers=False).start()
 
@@ -443,7 +443,7 @@ def test_what_the_log_truncates_its_copy_truncates() -> None:
     assert moving.log.leader_epochs.entries() == [(0, 0), (1, 3)]
 
 
-def test_a_copy_that_no_file_can_be_opened_for_is_truncated_a_little_later() -> None:
+def test_a_future_log_that_no_file_can_be_opened_for_is_truncated_a_little_later() -> None:
     """Its log was truncated while descriptors were short: the move goes on when they are not."""
     moving = Moving(state=registration(2, (2, 1)), answers=False).start()
     for offset in range(6):
@@ -484,8 +484,8 @@ def in_transaction(state: Any, **settings: str) -> tuple[Moving, Callable[[int],
     return moving, append, copy
 
 
-def test_a_copy_has_no_more_than_its_log() -> None:
-    """RL 6.7: what the log is truncated to be copied again is of one leader epoch, so no epoch
+def test_a_future_log_has_no_more_than_its_log() -> None:
+    """RL 6.7: what the log is truncated to be fetched again is of one leader epoch, so no epoch
     tells the copy; by its next read the log may be longer than the copy is.
     """
     moving, append, _ = in_transaction(registration(2, (2, 1), (2,)), **SLOW)
@@ -505,7 +505,7 @@ def test_a_copy_has_no_more_than_its_log() -> None:
     assert moving.place == target and moving.records() == before and len(before) == 3
 
 
-def test_a_copy_that_missed_a_transactions_end_is_copied_again() -> None:
+def test_a_future_log_that_missed_a_transactions_end_is_fetched_again() -> None:
     """RL 6.7: as a follower's; nobody counts on a copy."""
     moving, append, copy = in_transaction(registration(2, (2, 1)))
     target = moving.other
@@ -519,7 +519,7 @@ def test_a_copy_that_missed_a_transactions_end_is_copied_again() -> None:
     assert moving.place == target and moving.records() == before
 
 
-def test_what_a_copy_dropped_is_not_left_behind_by_its_swap() -> None:
+def test_what_a_future_log_dropped_is_not_left_behind_by_its_swap() -> None:
     """RL 3.8: files that wait for `file.delete.delay.ms` are known by their directory's name,
     which the swap changes. Those of the log wait as before: it is read.
     """
@@ -589,7 +589,7 @@ def test_a_transaction_that_is_being_verified_goes_on_after_the_swap() -> None:
     assert (outcome.error, moving.log.log_end_offset) == (ErrorCode.NONE, end + 1)
 
 
-def test_what_was_deleted_does_not_come_back_with_the_copy() -> None:
+def test_what_was_deleted_does_not_come_back_with_the_future_log() -> None:
     """The low watermark counts the copy; it begins where the log begins."""
     moving = filled(10, answers=False)
     target = moving.other
@@ -605,7 +605,7 @@ def test_what_was_deleted_does_not_come_back_with_the_copy() -> None:
     assert moving.place == target and moving.log.log_start_offset == 4
 
 
-def test_a_copy_begins_where_the_log_begins() -> None:
+def test_a_future_log_begins_where_the_log_begins() -> None:
     """OFFSET_OUT_OF_RANGE at offset 0: it starts at the log's start, inside a batch as well."""
     moving = Moving().start()
     moving.replicas.produce([(TP, batch(4)), (TP, batch(4))], 1)
@@ -620,7 +620,7 @@ def test_a_copy_begins_where_the_log_begins() -> None:
     result.release()
 
 
-def test_a_deleted_topic_takes_its_copy_along() -> None:
+def test_a_deleted_topic_takes_its_future_log_along() -> None:
     moving = filled(answers=False)
     source, target = moving.place, moving.other
     moving.move(target)
@@ -648,7 +648,7 @@ def copy_alone() -> Moving:
     return again
 
 
-def test_a_deleted_topic_takes_a_copy_without_a_log_along() -> None:
+def test_a_deleted_topic_takes_a_future_log_without_a_log_along() -> None:
     """It is no copy of the topic's successor, whose log lies beside it: a swap would rename it onto
     that one, which takes a good directory offline.
     """
@@ -664,7 +664,7 @@ def test_a_deleted_topic_takes_a_copy_without_a_log_along() -> None:
     assert again.log.topic_id == OTHER_ID and len(again.records()) == 3
 
 
-def test_a_copy_without_a_log_that_a_snapshot_lacks_is_kept() -> None:
+def test_a_future_log_without_a_log_that_a_snapshot_lacks_is_kept() -> None:
     """No record removed its partition, and it may be the only copy."""
     again = copy_alone()
     before = again.image
@@ -676,7 +676,7 @@ def test_a_copy_without_a_log_that_a_snapshot_lacks_is_kept() -> None:
 
 
 @pytest.mark.parametrize("removed", [True, False])
-def test_a_copy_without_a_log_goes_at_a_start_if_a_record_removed_it(removed: bool) -> None:
+def test_a_future_log_without_a_log_goes_at_a_start_if_a_record_removed_it(removed: bool) -> None:
     """Else it may be the only copy, and is kept."""
     again = copy_alone()
     again.log_manager.moves.settle(lambda log: False, lambda log: removed)
@@ -711,7 +711,7 @@ def test_a_source_that_fails_takes_the_partition_offline() -> None:
     assert moving.names(target) == ["t-0-future"]
 
 
-def test_an_append_to_the_copy_that_fails_fails_its_directory(
+def test_an_append_to_the_future_log_that_fails_fails_its_directory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     moving = filled()
@@ -804,7 +804,7 @@ def test_retention_and_the_cleaner_leave_a_log_alone_that_moves() -> None:
     assert moving.place == target and moving.log.log_start_offset == 10
 
 
-def test_a_restart_goes_on_with_the_copy() -> None:
+def test_a_restart_goes_on_with_the_future_log() -> None:
     moving = filled(**SLOW)
     source, target = moving.place, moving.other
     moving.move(target)
@@ -830,7 +830,7 @@ class HeldWorker(InlineWorker):
             super().submit(job, done)
 
 
-def test_a_kill_before_the_copys_id_is_written() -> None:
+def test_a_kill_before_the_future_logs_id_is_written() -> None:
     """KIP-113: a move that was answered is carried out. A copy without a topic id may be another
     topic's: it is made anew.
     """
@@ -852,7 +852,7 @@ def test_a_kill_before_the_copys_id_is_written() -> None:
     assert again.names(source) == [] and again.names(target) == ["t-0"]
 
 
-def test_a_copy_with_a_hole_is_made_anew() -> None:
+def test_a_future_log_with_a_hole_is_made_anew() -> None:
     """KIP-113: as one without an id, after a loss of power."""
     moving = filled(10, answers=False)
     source, target = moving.place, moving.other
@@ -905,7 +905,9 @@ def begun_anew_without_descriptors(seconds: float) -> Moving:
 
 
 @pytest.mark.parametrize("seconds", [0.5, 5])
-def test_a_copy_that_no_file_can_be_opened_for_is_begun_a_little_later(seconds: float) -> None:
+def test_a_future_log_that_no_file_can_be_opened_for_is_begun_a_little_later(
+    seconds: float,
+) -> None:
     """RL 3.8: the move was answered, and the damaged copy is gone."""
     again = begun_anew_without_descriptors(seconds)
     source, target = again.place, again.other
@@ -927,7 +929,7 @@ def test_a_move_that_was_ended_is_not_begun_again() -> None:
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
-def test_a_copy_whose_move_has_not_begun_yet_is_given_up(elsewhere: bool) -> None:
+def test_a_future_log_whose_move_has_not_begun_yet_is_given_up(elsewhere: bool) -> None:
     """KIP-113: between the making of a copy and its move the replica's directory is requested, or a
     third one: the copy goes, and no move to it begins.
     """
@@ -954,7 +956,7 @@ def nearly_moved() -> tuple[Moving, str, bytes]:
     return moving, target, moving.log_manager.directories.by_path[target].directory_id
 
 
-def test_the_copy_of_a_lost_log_takes_its_place_when_the_controller_knows_it() -> None:
+def test_the_future_log_of_a_lost_log_takes_its_place_when_the_controller_knows_it() -> None:
     """KIP-858: the source is gone after the controller took the assignment."""
     moving, target, target_id = nearly_moved()
     source = moving.place
@@ -994,7 +996,7 @@ def test_a_move_that_was_accepted_and_not_done_whose_target_is_offline() -> None
 
 @pytest.mark.parametrize("behind", [0, 5])
 @pytest.mark.parametrize("is_marked", [False, True])
-def test_a_lost_log_that_comes_back_beside_the_copy(behind: int, is_marked: bool) -> None:
+def test_a_lost_log_that_comes_back_beside_the_future_log(behind: int, is_marked: bool) -> None:
     """RL 3.8: the copy that took its place has the mark that was written before the controller was
     told of it, so the longer one counts, and the other goes. Without the mark the other is kept as
     a stray.
@@ -1029,7 +1031,7 @@ def epoch_batch(offset: int, epoch: int) -> bytes:
     return bytes(data)
 
 
-def test_a_copy_that_was_away_while_its_log_was_truncated() -> None:
+def test_a_future_log_that_was_away_while_its_log_was_truncated() -> None:
     """KIP-101: shouldTruncateToEndOffsetOfLargestCommonEpoch: no mark was set, epochs show it."""
     moving = Moving(state=registration(2, (2, 1)), answers=False).start()
     for offset in range(6):
@@ -1056,7 +1058,7 @@ def test_a_copy_that_was_away_while_its_log_was_truncated() -> None:
     assert again.place == target and again.records() == before
 
 
-def test_a_copy_longer_than_its_log_goes_back() -> None:
+def test_a_future_log_longer_than_its_log_goes_back() -> None:
     """OFFSET_OUT_OF_RANGE above the end, and epochs that say so: a loss of power took the log's
     unsynced end (shouldTruncateToReplicaOffset).
     """

@@ -163,7 +163,7 @@ def test_what_a_transactions_end_was_missed_in_is_copied_again(may_be_elected: b
         "t-0 truncated from 2 to 1, below its high watermark 2",
     ]
     (truncation,) = a.held.history.truncations
-    assert _truncation_info(truncation).why == f"{reason}: copied again from 1"
+    assert _truncation_info(truncation).why == f"{reason}: fetched again from 1"
     assert a.state.fetch_offset == a.log.high_watermark == 5 and a.state.lag == 0
 
 

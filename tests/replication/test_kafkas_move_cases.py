@@ -33,12 +33,12 @@ from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 OTHER = TopicPartition("t", 1)
 CASES = {
-    "shouldNotAddPartitionIfFutureLogIsNotDefined": "test_nothing_is_filled_without_a_copy",
+    "shouldNotAddPartitionIfFutureLogIsNotDefined": "test_nothing_is_filled_without_a_future_log",
     "shouldUpdateLeaderEpochAfterFencedEpochError": (
         "test_a_fenced_move_begins_again_with_the_next_epoch"
     ),
     "shouldReplaceCurrentLogDirWhenCaughtUp": (
-        "test_a_copy_takes_the_logs_place_and_the_old_one_is_deleted"
+        "test_a_future_log_takes_the_logs_place_and_the_old_one_is_deleted"
     ),
     "shouldReplaceCurrentLogDirWhenCaughtUpWithAfterAssignmentRequestHasBeenCompleted": (
         "test_the_swap_waits_for_the_controller"
@@ -53,12 +53,12 @@ CASES = {
     "fetchEpochsFromLeaderShouldHandleExceptionFromGetLocalReplica": (
         "test_an_epoch_request_answers_for_each_partition"
     ),
-    "shouldTruncateToReplicaOffset": "test_a_copy_longer_than_its_log_goes_back",
+    "shouldTruncateToReplicaOffset": "test_a_future_log_longer_than_its_log_goes_back",
     "shouldTruncateToEndOffsetOfLargestCommonEpoch": (
-        "test_a_copy_that_was_away_while_its_log_was_truncated"
+        "test_a_future_log_that_was_away_while_its_log_was_truncated"
     ),
     "shouldTruncateToInitialFetchOffsetIfReplicaReturnsUndefinedOffset": (
-        "test_without_epochs_a_copy_goes_back_to_where_it_began"
+        "test_without_epochs_a_future_log_goes_back_to_where_it_began"
     ),
     "shouldPollIndefinitelyIfReplicaNotAvailable": "test_a_log_that_is_not_available_is_tried_on",
     "shouldFetchLeaderEpochOnFirstFetchOnly": "test_epochs_are_compared_once",
@@ -105,7 +105,7 @@ def copying(records: int = 5) -> tuple[Moving, Log]:
             return moving, future
 
 
-def test_nothing_is_filled_without_a_copy() -> None:
+def test_nothing_is_filled_without_a_future_log() -> None:
     """shouldNotAddPartitionIfFutureLogIsNotDefined."""
     moving = filled(3)
     moving.replicas.moves.begin(moving.partition)
@@ -166,7 +166,9 @@ def test_an_epoch_request_answers_for_each_partition() -> None:
 
 
 @pytest.mark.parametrize("leader_end", [None, EpochEnd(ErrorCode.NONE, -1, -1)])
-def test_without_epochs_a_copy_goes_back_to_where_it_began(leader_end: EpochEnd | None) -> None:
+def test_without_epochs_a_future_log_goes_back_to_where_it_began(
+    leader_end: EpochEnd | None,
+) -> None:
     """shouldTruncateToInitialFetchOffsetIfReplicaReturnsUndefinedOffset."""
     moving, future = copying()
     target = FutureReplicas(moving.replicas, lambda *_: None, lambda *_: None)

@@ -268,7 +268,7 @@ def test_the_rates_of_throttled_replicas() -> None:
     now_ms = fixture.runtime.now_ms()
     fixture.replicas.leader_quota.record(300, now_ms)
     fixture.replicas.follower_quota.record(20, now_ms)
-    fixture.replicas.moves.throttle.copied(1, now_ms)
+    fixture.replicas.moves.throttle.record(1, now_ms)
     found = numbers(fixture)
     for kind, rate in (("Leader", 300), ("Follower", 20), ("AlterLogDirs", 1)):
         names = [n for n in found if f"{kind}replication_byte_rate".lower() in n.lower()]

@@ -9,7 +9,7 @@ from twisted_broker.cluster.metadata_check import LogEnd
 from twisted_broker.simulation.faults.metadata import _Rescue
 
 
-def test_a_damaged_copy_is_no_witness_of_an_older_controller() -> None:
+def test_a_damaged_log_is_no_witness_of_an_older_controller() -> None:
     """How far it went is only a number, which the older controller's log reaches (seed 1120280):
     that is one of the cases that nobody can know.
     """

@@ -4,7 +4,7 @@ and moves between them.
 1. A directory that failed is listed with KAFKA_STORAGE_ERROR and without its partitions.
 2. Without permission version 3 and later refuse the whole request; earlier versions answer with an
    empty list.
-3. A copy in progress is listed in its new directory, as a future replica with its lag.
+3. A future replica is listed in its new directory, with its lag.
 4. A partition that a request sends to two directories goes to the last one named.
 
 Source: Kafka's `ReplicaManager.describeLogDirs`, `alterReplicaLogDirs`; KIP-113, KIP-827, KIP-1066.
@@ -100,7 +100,7 @@ async def _online(
 
 
 def _lag(context: RequestContext, log: Log) -> tuple[int, bool]:
-    """(offset lag, whether the log is a copy); the lag is -1 where no replica is in service."""
+    """(offset lag, whether it is a future log); the lag is -1 where no replica is in service."""
     partition = context.replica_manager.partitions.get(log.topic_partition)
     current = None if partition is None or partition.offline else partition.log
     is_future = context.log_manager.moves.future(log.topic_partition) is log

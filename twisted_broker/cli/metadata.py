@@ -77,9 +77,9 @@ def recover(
     move_aside: bool,
     up_to_damage: bool,
 ) -> None:
-    """Rebuild a controller's metadata from the copies that its brokers keep.
+    """Rebuild a controller's metadata from the logs that its brokers keep.
 
-    Every broker without a controller of its own keeps a copy of the metadata in its log directory.
+    Every broker without a controller of its own keeps the metadata log in its log directory.
     Stop the controller; brokers may run on.
     Then, for a controller whose directory was /var/lib/replog:
 
@@ -89,7 +89,7 @@ def recover(
 
     Takes the undamaged source of the newest epoch, with the highest offset. The new controller
     continues there, in a higher epoch. Changes after that offset are lost, and a broker that had
-    applied more of them refuses to follow: then take that broker's copy.
+    applied more of them refuses to follow: then take that broker's log.
 
     Of several controllers it is for a majority that is lost for good: the one that is written votes
     alone, the others are voters no more.

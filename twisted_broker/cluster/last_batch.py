@@ -1,11 +1,11 @@
 """The last batch of a metadata log: it tells the log from every other, which has another batch at
 that offset.
 
-Owns `LastBatch`, and the file that keeps it beside a copy's snapshot, for when the log before the
+Owns `LastBatch`, and the file that keeps it beside a broker's snapshot, for when the log before the
 snapshot's end is gone.
 
 1. `<end offset>-<epoch>.last-batch` is durable before the snapshot of that name is there, and is
-   removed once a newer one is: a copy's own snapshot never lacks it, whenever the process ends.
+   removed once a newer one is: a broker's own snapshot never lacks it, whenever the process ends.
 2. A file that is damaged, or does not end where the snapshot does, counts as none: nothing is
    compared then, and no controller is refused for it.
 

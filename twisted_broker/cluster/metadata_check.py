@@ -6,17 +6,17 @@ and what is damage and what a torn tail.
 1. Whatever is missing or unreadable below the durable end is damage. Above it a controller
    acknowledged nothing, and a loss of power may have left anything there, good batches behind a
    hole as well: that is truncated.
-2. In a broker's copy, and in a directory without a durable end (an older version's, Apache
+2. In a broker's log, and in a directory without a durable end (an older version's, Apache
    Kafka's), good batches behind a bad one are damage above the durable end too: what they hold was
    committed.
 3. Base offset and leader epoch are outside a batch's CRC. A batch counts only where the one before
    it ends, and in that one's epoch; a LeaderChange, and nothing else, begins a higher one, which
-   quorum-state (a copy: the leader-epoch checkpoint) must know.
+   quorum-state (a broker's log: the leader-epoch checkpoint) must know.
 4. Checking changes nothing on the disk. One flipped bit in the durable end never raises it.
 
 Source: Kafka's rule that nothing below the high watermark is truncated (`KafkaRaftLog`); the
 durable end is ours, in the form of a checkpoint. Not here: what is done about damage
-(`metadata_log.py`, `metadata_copy.py`, `metadata_recovery.py`).
+(`metadata_log.py`, `observer_log.py`, `metadata_recovery.py`).
 """
 
 from __future__ import annotations
@@ -245,10 +245,10 @@ def check_logs(image: MetadataImage, logs: Iterable[Log]) -> None:
 
 
 def check_metadata(
-    files: IFileSystem, directory: str, is_copy: bool, applied: Applied = NOT_APPLIED
+    files: IFileSystem, directory: str, is_observer: bool, applied: Applied = NOT_APPLIED
 ) -> Checked:
     """As `check_in_steps`, without a pause."""
-    return run_whole(check_in_steps(files, directory, is_copy, applied))
+    return run_whole(check_in_steps(files, directory, is_observer, applied))
 
 
 def history_of(files: IFileSystem, directory: str, walk: Walk, listener: str = "") -> VoterHistory:
@@ -276,27 +276,27 @@ def history_of(files: IFileSystem, directory: str, walk: Walk, listener: str = "
 def check_in_steps(
     files: IFileSystem,
     directory: str,
-    is_copy: bool,
+    is_observer: bool,
     applied: Applied = NOT_APPLIED,
     listener: str = "",
 ) -> Generator[None, None, Checked]:
-    """Returns when all is there. `is_copy`: all of it was committed. `listener`: the controllers'
-    own. Pauses while it decodes a long snapshot, and after every `BATCHES_PER_STEP` of the log.
-    Raises MetadataDamage, OSError.
+    """Returns when all is there. `is_observer`: a broker's log, so all of it was committed.
+    `listener`: the controllers' own. Pauses while it decodes a long snapshot, and after every
+    `BATCHES_PER_STEP` of the log. Raises MetadataDamage, OSError.
     """
     durable_end = read_durable_end(files, directory)
     snapshots = list_snapshots(files, directory)
     image = EMPTY
     if snapshots:
         image = yield from _load_in_steps(files, directory, snapshots[-1])
-    walk = Walk(files, directory, None if is_copy else _newest_epoch(files, directory))
+    walk = Walk(files, directory, None if is_observer else _newest_epoch(files, directory))
     for number, _ in enumerate(walk.batches(), 1):
         if number % BATCHES_PER_STEP == 0:
             yield
     at = walk.broken
     history = history_of(files, directory, walk, listener)
-    if is_copy and at is None and not walk.end:
-        # Its durable end is that of the copy whose place it took.
+    if is_observer and at is None and not walk.end:
+        # Its durable end is that of the damaged log whose place it took.
         return Checked(image, None, history)
     if durable_end is not None and walk.end < durable_end:
         if at is not None:
@@ -307,7 +307,7 @@ def check_in_steps(
             offset=walk.end,
         )
     # One of several voters may be behind its own broker for a moment.
-    is_alone = is_copy or len(history.voters) < 2
+    is_alone = is_observer or len(history.voters) < 2
     if is_alone and walk.end < applied.end_offset:
         raise MetadataDamage(
             directory,
@@ -321,7 +321,7 @@ def check_in_steps(
     if (
         at.is_first
         or (durable_end is None and behind)
-        or ((is_copy or durable_end is None) and walk.goes_on())
+        or ((is_observer or durable_end is None) and walk.goes_on())
     ):
         raise _damage(walk, at, "a damaged batch, with good ones behind it")
     path, removed = ("", (at.path, *behind)) if at.missing else (at.path, behind)

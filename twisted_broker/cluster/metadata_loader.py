@@ -14,7 +14,7 @@ must never change any more. No network: bytes in, deltas out.
    are published.
 
 Source: Kafka's `MetadataLoader`, `KafkaRaftClient` (truncation below the high watermark is fatal);
-KRAFT 3.2; `RL 8.2`. Not here: fetching (`observer.py`), the copy on disk (`metadata_copy.py`).
+KRAFT 3.2; `RL 8.2`. Not here: fetching (`observer.py`), the log on disk (`observer_log.py`).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class _Pending(NamedTuple):
 class MetadataLoader:
     """`image` is what was published last; `fetch_offset` and `last_epoch` say where to read on.
 
-    `base`, `transactions`, `last_batch`, `removals` and `history` are those of the own copy;
+    `base`, `transactions`, `last_batch`, `removals` and `history` are those of the broker's log;
     without them reading begins with nothing. `removals` grow with each record that removes
     something; None once somebody has taken them.
     """
@@ -153,11 +153,9 @@ class MetadataLoader:
             before = self.last_epoch if batch.base_offset == self.fetch_offset else -1
             is_whole = batch.is_control and batch.base_offset == self.fetch_offset
             control = control_records(batch, "") if is_whole else ()
-            copy = bytes(
-                memoryview(batch.buffer)[batch.offset : batch.offset + batch.size_in_bytes]
-            )
+            own = bytes(memoryview(batch.buffer)[batch.offset : batch.offset + batch.size_in_bytes])
             self._pending.append(
-                _Pending(LastBatch.of(batch, before), batch.max_timestamp, records, copy, control)
+                _Pending(LastBatch.of(batch, before), batch.max_timestamp, records, own, control)
             )
             self.fetch_offset, self.last_epoch = batch.last_offset + 1, batch.partition_leader_epoch
         if not whole:  # without an error it would be fetched again, and come again, at once

@@ -14,7 +14,7 @@ quorum-state, and the group commit; and what leaves only when that is durable.
 5. What does not fit into one batch is one metadata transaction, where metadata.version has
    them: a crash leaves all of it or nothing.
 6. A log that lacks what was committed and durable is not opened, and one that is gone is not
-   started again (`metadata_check.py`). Nor is a broker's copy, which has no quorum-state.
+   started again (`metadata_check.py`). Nor is a broker's log, which has no quorum-state.
 7. A snapshot that is fetched goes to the disk piece by piece (`snapshot_download.py`). Short of
    descriptors it is given up; the core fetches it again after its time-out.
 
@@ -243,7 +243,7 @@ def _remedy(damage: MetadataDamage, log_directory: str) -> str:
 
 
 def _check_took_part(files: IFileSystem, log_directory: str) -> None:
-    """Refuses records that this node never voted on: a broker's copy. Raises MetadataDamage,
+    """Refuses records that this node never voted on: a broker's log. Raises MetadataDamage,
     OSError.
     """
     directory = posixpath.join(log_directory, METADATA_DIRECTORY)
@@ -255,7 +255,8 @@ def _check_took_part(files: IFileSystem, log_directory: str) -> None:
         return  # the check of the log raises for it
     if known is None:
         raise _NotLed(
-            directory, f"it is a broker's copy of the metadata (there is no {QUORUM_STATE})"
+            directory,
+            f"it is the log of a broker that was no controller (it has no {QUORUM_STATE})",
         )
 
 

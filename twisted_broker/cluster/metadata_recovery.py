@@ -148,7 +148,7 @@ def _snapshot_source(files: IFileSystem, path: str, snapshot: SnapshotId) -> Sou
 def _directory_source(files: IFileSystem, path: str, directory: str, up_to_damage: bool) -> Source:
     snapshots, damage = list_snapshots(files, directory), ""
     try:
-        torn = check_metadata(files, directory, is_copy=True).torn
+        torn = check_metadata(files, directory, is_observer=True).torn
         if torn is not None:
             damage = f"{torn} behind its end cannot be read"
     except MetadataDamage as found:
@@ -408,7 +408,7 @@ def _write_log(
 def _check(files: IFileSystem, source: Source, stage: str) -> None:
     """Reads back what was written. CannotRecover when its image is not the source's."""
     config = LogConfig(cleanup_policy=frozenset(), max_message_bytes=INT_MAX, segment_jitter_ms=0)
-    base = check_metadata(files, stage, is_copy=False).image
+    base = check_metadata(files, stage, is_observer=False).image
     log = load_log(
         OpenFiles(files),
         stage,

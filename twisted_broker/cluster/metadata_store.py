@@ -1,4 +1,4 @@
-"""`__cluster_metadata-0` on a disk: what a controller's log and a broker's copy have in common.
+"""`__cluster_metadata-0` on a disk: what a controller's log and a broker's have in common.
 
 Owns opening, replay, the durable end, snapshots, and deleting the log before a snapshot's end.
 
@@ -8,7 +8,7 @@ Owns opening, replay, the durable end, snapshots, and deleting the log before a 
 3. A failed write or sync ends it (`failed`): nobody knows what the disk holds.
 
 Source: Kafka's `KafkaMetadataLog`; `RL 8.1`. Not here: who writes (`metadata_log.py`: the
-controller; `metadata_copy.py`: a broker).
+controller; `observer_log.py`: a broker).
 """
 
 from __future__ import annotations
@@ -86,11 +86,11 @@ def open_directory(
     disk: IDiskWorker,
     log_directory: str,
     wall_ms: int,
-    is_copy: bool = False,
+    is_observer: bool = False,
     applied: Applied = NOT_APPLIED,
 ) -> Opened:
     """As `open_in_steps`, without a pause."""
-    return run_whole(open_in_steps(files, disk, log_directory, wall_ms, is_copy, applied))
+    return run_whole(open_in_steps(files, disk, log_directory, wall_ms, is_observer, applied))
 
 
 def open_in_steps(
@@ -98,21 +98,21 @@ def open_in_steps(
     disk: IDiskWorker,
     log_directory: str,
     wall_ms: int,
-    is_copy: bool = False,
+    is_observer: bool = False,
     applied: Applied = NOT_APPLIED,
     listener: str = "",
     on_checked: Callable[[VoterHistory], None] = lambda history: None,
 ) -> Generator[None, None, Opened]:
-    """`__cluster_metadata-0` of a log directory, made when it is not there. `is_copy`: a broker's;
-    `applied`: it must reach that far; `listener`: the controllers' own; `on_checked`: may refuse it
-    before anything is changed. Slow; pauses while it decodes a long snapshot.
+    """`__cluster_metadata-0` of a log directory, made when it is not there. `is_observer`: of a
+    broker; `applied`: it must reach that far; `listener`: the controllers' own; `on_checked`: may
+    refuse it before anything is changed. Slow; pauses while it decodes a long snapshot.
     Raises MetadataDamage, OSError, CheckpointError, BrokerError.
     """
     directory = posixpath.join(log_directory, METADATA_DIRECTORY)
     config = LogConfig(cleanup_policy=frozenset(), max_message_bytes=INT_MAX, segment_jitter_ms=0)
     base, torn, history = Checked(EMPTY, None, VoterHistory(VoterSet()))
     if files.is_directory(directory):
-        checking = check_in_steps(files, directory, is_copy, applied, listener)
+        checking = check_in_steps(files, directory, is_observer, applied, listener)
         base, torn, history = yield from checking
         on_checked(history)
         _mend_topic_id(files, directory)

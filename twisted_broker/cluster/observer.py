@@ -16,11 +16,11 @@ Owns the fetch loop, which node leads, and the publishing of images.
    before what is known, only after it has said so for `_CONTRADICTED_MS`, or when that log grows
    meanwhile. An older epoch counts only from a quorum of one: a voter that is isolated from the
    others may lead an old epoch, or name its leader.
-6. What is committed goes to the own copy (`copy`) before it is published; after a start the broker
-   follows on from the copy's end.
+6. Committed records go to the broker's own log (`own_log`) before they are published; after a start
+   the broker follows on from the end of that log.
 
 Source: Kafka's `KafkaRaftClient` (observer), `MetadataLoader`; KRAFT 3.2; `RL 8.2`. Not here: what
-is done with an image, the copy itself (`metadata_copy.py`).
+is done with an image, that log itself (`observer_log.py`).
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.cluster.controller_channel import Address, check_answer
 from twisted_broker.cluster.denials import Denials
 from twisted_broker.cluster.metadata_check import EMPTY_LOG, LogEnd
-from twisted_broker.cluster.metadata_copy import MetadataCopy
 from twisted_broker.cluster.metadata_loader import MetadataLoader, MetadataRegression
+from twisted_broker.cluster.observer_log import ObserverLog
 from twisted_broker.cluster.snapshots import SnapshotId
 from twisted_broker.image.metadata_image import EMPTY, MetadataDelta, MetadataImage, Removals
 from twisted_broker.interfaces import Runtime
@@ -86,7 +86,7 @@ class MetadataObserver:
     """`bootstrap`: addresses of controllers. `on_fatal(error)` is called once, when following has
     ended for good.
 
-    `copy`: the own copy of the log, with the image `base` that it gave.
+    `own_log`: the broker's own log, with the image `base` that it gave.
     """
 
     def __init__(
@@ -96,14 +96,16 @@ class MetadataObserver:
         cluster_id: str | None,
         bootstrap: Sequence[Address],
         directory_id: bytes = NULL_UUID,
-        copy: MetadataCopy | None = None,
+        own_log: ObserverLog | None = None,
         base: MetadataImage = EMPTY,
         on_fatal: Callable[[BaseException], None] = lambda error: None,
         connector: Connector = PLAIN,
     ) -> None:
         self.cluster_id = cluster_id
         self.leader_id = -1
-        self.leader_epoch = base.epoch if copy is None else max(base.epoch, copy.known_end.epoch)
+        self.leader_epoch = (
+            base.epoch if own_log is None else max(base.epoch, own_log.known_end.epoch)
+        )
         self.leader_address: Address | None = None
         self.leader_waiters: list[Deferred[None]] = []
         self._on_fatal, self._connector = on_fatal, connector
@@ -117,19 +119,19 @@ class MetadataObserver:
         self._denials = Denials()
         self._bootstrap = list(bootstrap)
         self._requested = 0
-        self._copy = copy
+        self._own_log = own_log
         self._snapshot_bytes = config.integer("metadata.log.max.record.bytes.between.snapshots")
         self._snapshot_ms = config.integer("metadata.log.max.snapshot.interval.ms")
         self._loader = (
             MetadataLoader(base)
-            if copy is None
+            if own_log is None
             else MetadataLoader(
                 base,
-                copy.transactions,
-                copy.last_batch,
-                copy.append,
-                copy.take_removals(),
-                copy.history,
+                own_log.transactions,
+                own_log.last_batch,
+                own_log.append,
+                own_log.take_removals(),
+                own_log.history,
             )
         )
         self._contradiction = _Contradiction()
@@ -156,7 +158,7 @@ class MetadataObserver:
         return self._loader.history.kraft_version
 
     def take_removals(self) -> Removals | None:
-        """What records removed since the beginning of the own copy; no more is noted."""
+        """What records removed since the beginning of the own log; no more is noted."""
         found, self._loader.removals = self._loader.removals, None
         return found
 
@@ -274,7 +276,7 @@ class MetadataObserver:
     def _contradicts(self, found: LogEnd, reason: str, end_offset: int = -1) -> None:
         """Notes a contradiction that may pass. MetadataRegression when it did not pass."""
         if self._contradiction.is_final(self._runtime.now_ms(), end_offset):
-            known_end = EMPTY_LOG if self._copy is None else self._copy.known_end
+            known_end = EMPTY_LOG if self._own_log is None else self._own_log.known_end
             applied = self._loader.applied
             raise MetadataRegression(
                 LogEnd(max(applied.end_offset, known_end.end_offset), self.leader_epoch),
@@ -394,7 +396,7 @@ class MetadataObserver:
                 host=connection.host,
                 port=connection.port,
             )
-        known_end = 0 if self._copy is None else self._copy.known_end.end_offset
+        known_end = 0 if self._own_log is None else self._own_log.known_end.end_offset
         end_offset = answer.high_watermark  # -1: Kafka's leader has not committed in its epoch yet
         if 0 <= end_offset < known_end and self._loader.applied.end_offset < known_end:
             self._contradicts(
@@ -498,8 +500,8 @@ class MetadataObserver:
             if not piece or len(content) >= answer.size:
                 break
         delta = await self._in_turns(self._loader.snapshot_in_steps(bytes(content), snapshot))
-        if self._copy is not None:
-            self._copy.install(bytes(content), snapshot)
+        if self._own_log is not None:
+            self._own_log.install(bytes(content), snapshot)
         self._publish(delta)
 
     def _snapshot_request(self, snapshot: SnapshotId, position: int) -> quorum.FetchSnapshotRequest:
@@ -535,8 +537,8 @@ class MetadataObserver:
         for waiter in reached:
             if not waiter.called:
                 waiter.callback(None)
-        if self._copy is not None and not self._loader.in_transaction:
-            self._copy.consider_snapshot(
+        if self._own_log is not None and not self._loader.in_transaction:
+            self._own_log.consider_snapshot(
                 self.image,
                 self._loader.last_batch,
                 self._runtime.now_ms(),

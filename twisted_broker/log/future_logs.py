@@ -52,8 +52,8 @@ def future_config(config: LogConfig) -> LogConfig:
 
 
 def mark_promoted(files: IFileSystem, directory: str, replaced: str, synced_upto: int) -> None:
-    """Marks a copy, durably, when all below `synced_upto` is durable: on the disk worker. Raises
-    OSError.
+    """Marks a future log, durably, when all below `synced_upto` is durable: on the disk worker.
+    Raises OSError.
     """
     path = posixpath.join(directory, PROMOTED)
     file = files.open(path, create=True)
@@ -92,8 +92,8 @@ def one_that_counts(first: Log, second: Log) -> Log | None:
 
 def newer_of(first: Log, second: Log) -> Log:
     """Of two logs of one replica that no move left. What one of them held as committed, the newer
-    one holds or has deleted: of one epoch both copied the same leader, and a later leader had all
-    that was committed before it. Raises OSError.
+    one holds or has deleted: of one epoch both fetched from the same leader, and a later leader had
+    all that was committed before it. Raises OSError.
     """
     end = min(first.log_end_offset, second.log_end_offset)
     return max((first, second), key=lambda log: (log.log_start_offset > end, *_newest(log)))

@@ -199,7 +199,7 @@ def resolve_gap(log: Log, is_led_elsewhere: bool, wall_ms: int, is_led: bool = T
 def _is_torn_tail(log: Log, gap: Gap, is_led_elsewhere: bool) -> bool:
     """Whether the gap of a compacted topic is the work of an unclean stop, not of a cleaner.
 
-    A follower copies gaps from a leader that was cleaned: above the recovery point the two look
+    A follower takes over gaps from a leader that was cleaned: above the recovery point the two look
     alike, and fetching again is right for both. A leader cannot, and keeps what lies behind.
     """
     if gap.is_overlap:

@@ -24,7 +24,7 @@ from twisted_broker.log.log_directory import LogDirectory, log_starts
 
 
 class LogCheckpoints:
-    """`logs_in(directory)`: its logs that have not failed, copies among them."""
+    """`logs_in(directory)`: its logs that have not failed, future logs among them."""
 
     def __init__(
         self,

@@ -7,14 +7,14 @@ the start, loading all logs of the directory, and the topic ids of new ones; `pa
 1. One process at a time: the lock is taken first and held to the end.
 2. The clean shutdown file is removed before anything is loaded: a crash while loading counts as
    unclean. Loading that fails puts it back.
-3. Only what is named like a partition is opened, and its copy in progress (`-future`). `-delete`
+3. Only what is named like a partition is opened, and its future log (`-future`). `-delete`
    is finished, `-stray` is left alone.
 4. A directory fails as a whole and alone.
 5. Rows of the offset checkpoints have no topic id. A new log's topic id is written only when no row
    of an older log of its name is left; after an unclean stop the rows of a log without a topic id
-   do not count. A copy in progress without one, or that lost offsets in a crash, is begun again.
-   Where a copy lies beside a log of its partition, which a move replaced, the recovery point is the
-   copy's: both are checked whole.
+   do not count. A future log without one, or that lost offsets in a crash, is begun again.
+   Where a future log lies beside a log of its partition, which a move replaced, the recovery point
+   is that of the future log: both are checked whole.
 6. No offset of the cleaner is above the end of its log.
 
 Source: Kafka's `LogManager.loadLogs`, `MetaPropertiesEnsemble`; RL 1.12, 3.6, 3.8. Not here: which
@@ -140,9 +140,9 @@ class LogDirectory:
         self.failed: OSError | None = None
         self.to_delete: list[str] = []
         self.futures: list[Log] = []
-        """copies in progress that were loaded"""
+        """future logs that were loaded"""
         self.lost_futures: list[tuple[TopicPartition, bytes | None]] = []
-        """copies that a crash damaged, with their topic ids: to be begun anew"""
+        """future logs that a crash damaged, with their topic ids: to be begun anew"""
         self.without_id: deque[Log] = deque()
         """those of them whose partition has older logs in directories that are offline"""
         self.given_ids: deque[Log] = deque()

@@ -17,7 +17,7 @@ has the stop of a directory.
    known only when the metadata is.
 4. A periodic task that fails is logged and runs again at its next time.
 5. A stop happens once: after it no periodic task, round of the cleaner or removal begins.
-6. The copy of a log that moves is loaded, checkpointed, failed and stopped as logs are.
+6. The future log of a log that moves is loaded, checkpointed, failed and stopped as logs are.
 7. A log is not served while the metadata says that its replica is in a directory that is offline.
    It may be an old copy: the replica moved, or left and came again, while this directory was away.
    Or it is the right one, and the broker stopped between the controller's answer to a move and the
@@ -25,7 +25,7 @@ has the stop of a directory.
 
 Ring 1. Source: Kafka's `LogManager`; RL 1.5, 1.12, 3.2, 3.5-3.8. Not here: the directories
 (`log_directories.py`), their names (`directory_names.py`), checkpoints (`log_checkpoints.py`), the
-cleaner (`cleaner/log_cleaner.py`), copies and their swap
+cleaner (`cleaner/log_cleaner.py`), future logs and their swap
 (`log_moves.py`), retention, expiry and syncs by age (`log_upkeep.py`), the stop of a directory
 (`clean_stop.py`), high-watermark checkpoints (`replication.high_watermark_checkpoint`).
 """
@@ -90,8 +90,8 @@ class LogListener(Protocol):
         """Its producers are known again after a truncation."""
         ...
 
-    def copy_begun(self, log: Log) -> None:
-        """Its move to another directory, whose copy a crash damaged, begins anew."""
+    def future_log_created(self, log: Log) -> None:
+        """Its move to another directory, whose future log a crash damaged, begins anew."""
         ...
 
     def log_failed(self, log: Log) -> None:
@@ -317,10 +317,10 @@ class LogManager:
         self.logs[log.topic_partition] = log
         self._counted = -1
 
-    def copy_begun(self, log: Log) -> None:
-        """Its move, whose copy a crash damaged, begins anew."""
+    def future_log_created(self, log: Log) -> None:
+        """Its move, whose future log a crash damaged, begins anew."""
         for listener in self._listeners:
-            listener.copy_begun(log)
+            listener.future_log_created(log)
 
     def settle_rivals(
         self,

@@ -1,25 +1,26 @@
-"""Logs that move to another directory: their copies, and the logs that copies replaced.
+"""Logs that move to another directory: their future logs, and the logs that those replaced.
 
-Owns `LogMoves`: copies in progress, what makes one of them the partition's log, and the logs that
+Owns `LogMoves`: future logs, what makes one of them the partition's log, and the logs that
 were replaced, until they are durably gone.
 
-1. A partition has one copy at most, in another directory than its log; retention and the cleaner
-   leave both alone.
-2. A swap is one turn: the copy is renamed and takes the log's place. Where the rename fails nothing
-   has changed.
-3. The log that was replaced goes when the copy is durable under its new name, and the copy's mark
+1. A partition has one future log at most, in another directory than its log; retention and the
+   cleaner leave both alone.
+2. A swap is one turn: the future log is renamed and takes the log's place. Where the rename fails
+   nothing has changed.
+3. The log that was replaced goes when the future log is durable under its new name, and its mark
    when that log is durably gone. Until then the partition is replacing (`is_replacing`). A stop
    leaves what is not done to the next start, which finds both logs (`finish_swap`).
-4. A copy takes the place of a lost log if, for the controller, the replica is in the copy's
+4. A future log takes the place of a lost log if, for the controller, the replica is in its
    directory.
-5. A copy whose topic was deleted and made again meanwhile is dropped. A copy that a crash damaged
-   is begun anew once no directory is offline, for the move was acknowledged (RL 3.8).
-6. Copies that are dropped, and logs that were replaced, go as deleted logs do.
+5. A future log whose topic was deleted and made again meanwhile is dropped. One that a crash
+   damaged is begun anew once no directory is offline, for the move was acknowledged (RL 3.8).
+6. Future logs that are dropped, and logs that were replaced, go as deleted logs do.
 
 Ring 1. Source: Kafka's `LogManager` (`futureLogs`, `replaceCurrentWithFutureLog`); KIP-113,
 KIP-858; RL 3.8. Not here: names, marks, and which of two logs counts (`future_logs.py`); when a log
 is moved (`replication.directory_moves`) and swapped (`replication.fetcher.alter_log_dirs_manager`);
-what else happens to copies as to all logs: loading, syncs, failures, the stop (`log_manager.py`).
+what else happens to future logs as to all logs: loading, syncs, failures, the stop
+(`log_manager.py`).
 """
 
 from __future__ import annotations
@@ -67,13 +68,13 @@ class ILogs(Protocol):
         """Renames its directory; with DELETE_SUFFIX its files go later."""
         ...
 
-    def copy_begun(self, log: Log) -> None:
-        """Its move, whose copy a crash damaged, begins anew."""
+    def future_log_created(self, log: Log) -> None:
+        """Its move, whose future log a crash damaged, begins anew."""
         ...
 
 
 class LogMoves:
-    """`futures`: the copies in progress. `replaced`: logs whose place a copy took, while that one
+    """`futures`: the future logs. `replaced`: logs whose place a future log took, while that one
     is not durable under its name.
     """
 
@@ -91,11 +92,11 @@ class LogMoves:
         self.replaced: list[Log] = []
         self._leaving: list[tuple[TopicPartition, LogDirectory]] = []
         self._lost: dict[TopicPartition, tuple[LogDirectory, bytes | None]] = {}
-        """directories of copies to be begun anew, with the topic ids that those had"""
+        """directories of future logs to be begun anew, with the topic ids that those had"""
         self._stopped = False
 
     def future(self, topic_partition: TopicPartition) -> Log | None:
-        """Its copy in progress in another directory, None when it does not move."""
+        """Its future log in another directory, None when it does not move."""
         return self.futures.get(topic_partition)
 
     def stop(self) -> None:
@@ -105,7 +106,7 @@ class LogMoves:
     # -- what a start finds
 
     def take_future(self, directory: LogDirectory, log: Log) -> None:
-        """A copy that was loaded; of two of a partition the second one goes."""
+        """A future log that was loaded; of two of a partition the second one goes."""
         self._attach(directory, log)
         if log.topic_partition in self.futures:
             self._logs.set_log_aside(log, DELETE_SUFFIX)
@@ -148,14 +149,14 @@ class LogMoves:
             if current is not None and current.topic_id != future.topic_id:
                 self.drop(name)
         if self._directories.offline():
-            return  # what is offline may hold a copy
+            return  # what is offline may hold a future log
         for directory in self._directories.by_path.values():
             for name, topic_id in directory.lost_futures:
                 self._lost.setdefault(name, (directory, topic_id))
         self._begin_lost()
 
     def _begin_lost(self) -> None:
-        """The copies that are to be begun anew; where descriptors are short, a little later."""
+        """Begins lost future logs anew; where descriptors are short, a little later."""
         if self._directories.offline():
             return  # as above
         for name, (directory, topic_id) in list(self._lost.items()):
@@ -173,15 +174,15 @@ class LogMoves:
                     return
                 except LogFailure:
                     return
-                self._logs.copy_begun(current)
+                self._logs.future_log_created(current)
             self._lost.pop(name, None)
 
     def forget_lost(self, topic_partition: TopicPartition) -> None:
-        """Its lost copy is not begun anew: another move was requested, or none is any more."""
+        """Its lost future log is not begun anew: another move, or none, is requested by now."""
         self._lost.pop(topic_partition, None)
 
     def settle(self, is_replica: Callable[[Log], bool], is_removed: Callable[[Log], bool]) -> None:
-        """Copies of what the metadata does not place here go; one that is perhaps the only copy
+        """Future logs that the metadata does not place here go; one that is perhaps the only copy
         is kept as `-stray`, unless a record removed its replica.
         """
         for name, future in list(self.futures.items()):
@@ -189,10 +190,12 @@ class LogMoves:
                 goes = self._logs.get(name) is not None or is_removed(future)
                 self.drop(name, DELETE_SUFFIX if goes else STRAY_SUFFIX)
 
-    # -- a copy
+    # -- a future log
 
     def create(self, log: Log, directory: LogDirectory) -> Log:
-        """RL 3.8: an empty copy of `log`, to be filled. Raises LogDirFailure, OutOfDescriptors."""
+        """RL 3.8: an empty future log for `log`, to be filled. Raises LogDirFailure,
+        OutOfDescriptors.
+        """
         name = log.topic_partition
         directory.forget_rows(name)
         place = future_name(name, self._runtime.random.getrandbits(128))
@@ -201,7 +204,7 @@ class LogMoves:
             future = directory.create(name, log.topic_id, config, wall_ms, place)
         except OSError as error:
             refusal = self._directories.refusal(directory, error)
-            # Else the next start takes it for a damaged copy, of a move that was not refused.
+            # Else the next start takes it for a damaged one, of a move that was not refused.
             self._directories.remove_tree(directory, posixpath.join(directory.path, place))
             raise refusal from error
         self._attach(directory, future)
@@ -217,7 +220,7 @@ class LogMoves:
         )
 
     def drop(self, topic_partition: TopicPartition, suffix: str = DELETE_SUFFIX) -> None:
-        """The move is given up, or its topic is; the copy goes as a deleted log does."""
+        """The move is given up, or its topic is; the future log goes as a deleted log does."""
         future = self.futures.pop(topic_partition, None)
         if future is not None:
             self._logs.set_log_aside(future, suffix)
@@ -236,9 +239,9 @@ class LogMoves:
         config: LogConfig,
         directory_id: bytes | None,
     ) -> Log | None:
-        """The copy of a lost log takes its place, if for the controller the replica is in the
-        copy's directory: the copy had caught up when the controller was told (KIP-858). None: there
-        is no such copy. Raises LogDirFailure.
+        """The future log of a lost log takes its place, if for the controller the replica is in its
+        directory: it had caught up when the controller was told (KIP-858). None: there
+        is no such log. Raises LogDirFailure.
         """
         future = self.futures.get(topic_partition)
         if (
@@ -252,7 +255,7 @@ class LogMoves:
         future.update_config(config)
         future.durability.write_leader_epochs()
         self._lines.add(
-            "the copy of a lost log takes its place",
+            "the future log of a lost log takes its place",
             partition=topic_partition,
             directory=future.directory,
             log_end_offset=future.log_end_offset,
@@ -274,7 +277,7 @@ class LogMoves:
     # -- a swap
 
     def prepare_swap(self, topic_partition: TopicPartition, then: Callable[[], None]) -> None:
-        """Makes what was copied durable, and marks the copy; `then` is called unless that fails."""
+        """Makes the future log durable, and marks it; `then` is called unless that fails."""
         future, current = self._both(topic_partition)
         directory = self._directories.of(future)
 
@@ -293,7 +296,7 @@ class LogMoves:
         submit()
 
     def _both(self, topic_partition: TopicPartition) -> tuple[Log, Log]:
-        """The copy, and the log."""
+        """The future log, and the log."""
         future, current = self.futures[topic_partition], self._logs.get(topic_partition)
         assert current is not None
         return future, current
@@ -308,8 +311,8 @@ class LogMoves:
         )
 
     def swap(self, topic_partition: TopicPartition) -> Log:
-        """RL 3.8: the copy, which has caught up and is not busy, takes the log's place; that one
-        goes as soon as the copy is durable under its new name. Raises LogDirFailure,
+        """RL 3.8: the future log, which has caught up and is not busy, takes the log's place; that
+        one goes as soon as the future log is durable under its new name. Raises LogDirFailure,
         OutOfDescriptors; nothing has changed then.
         """
         future, current = self._both(topic_partition)
@@ -323,7 +326,7 @@ class LogMoves:
         durability.renamed()
         future.update_config(current.config)
         future.set_high_watermark(current.high_watermark)
-        # DeleteRecords may have come since the copy's last read.
+        # DeleteRecords may have come since the future log's last read.
         future.increment_log_start_offset(current.log_start_offset)
         self._cleaner.moved(future, source)
         # Before any sync of its own: the name becomes durable with this one.

@@ -39,7 +39,7 @@ PRODUCERS_PER_STEP = 2000
 
 
 class ILogs(Protocol):
-    """All logs of the broker, without copies."""
+    """All logs of the broker, without future logs."""
 
     def __iter__(self) -> Iterator[Log]: ...
 

@@ -5,14 +5,14 @@ start) and `directory_failed`.
 
 1. One move per partition: a request with another target gives up the move before; one with the
    directory where the replica already lies ends it.
-2. No move begins while any directory is offline: a copy may be in that one.
+2. No move begins while any directory is offline: a future log may be in that one.
 3. A directory that is requested before the replica exists here is noted, if the metadata has the
    partition; the replica is created there, unless the controller says otherwise.
-4. After a restart a move goes on from the copy that is found.
+4. After a restart a move goes on from the future log that is found.
 
 Source: RL 3.8; KIP-113, KIP-858; Kafka's `ReplicaManager.alterReplicaLogDirs`,
-`maybeAddLogDirFetchers`. Not here: filling copies (`fetcher.alter_log_dirs_manager`), permission
-(`api.log_dirs`).
+`maybeAddLogDirFetchers`. Not here: filling future logs (`fetcher.alter_log_dirs_manager`),
+permission (`api.log_dirs`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def alter_replica_log_dirs(
     replicas: ReplicaManager, topic_partition: TopicPartition, path: str
 ) -> None:
     """Begins a move to the directory at `path`, goes on with it, or ends another one. Returns
-    before anything is copied.
+    before anything is moved.
 
     Raises `BrokerError`: INVALID_TOPIC_EXCEPTION, LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR,
     INVALID_REPLICA_ASSIGNMENT, UNKNOWN_TOPIC_OR_PARTITION, REPLICA_NOT_AVAILABLE.
@@ -57,7 +57,7 @@ def alter_replica_log_dirs(
         raise BrokerError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{topic_partition} is not here")
     replicas.log_manager.moves.forget_lost(topic_partition)
     directories, moves = replicas.log_manager.directories, replicas.log_manager.moves
-    # Also a copy whose move has not begun yet: it begins when a role is applied.
+    # Also a future log whose move has not begun yet: it begins when a role is applied.
     future = moves.future(topic_partition)
     if future is not None and directories.of(future) is not target:
         _give_up(replicas, partition, "another directory was asked for")
@@ -87,7 +87,7 @@ def _begin(replicas: ReplicaManager, partition: Partition, target: LogDirectory)
     if offline:
         raise BrokerError(
             ErrorCode.KAFKA_STORAGE_ERROR,
-            f"log directory {offline[0]} is offline: it may hold a copy of "
+            f"log directory {offline[0]} is offline: it may hold a future log of "
             f"{partition.topic_partition}",
         )
     partition.begin_move(replicas.log_manager.moves.create(log, target))
@@ -111,7 +111,7 @@ def _give_up(replicas: ReplicaManager, partition: Partition, reason: str) -> Non
 
 def go_on(replicas: ReplicaManager, changes: Iterable[PartitionDelta]) -> None:
     """RL 3.8: after a change of roles, moves go on under the new leader epochs; at a start, those
-    whose copies were found on disk.
+    whose future logs were found on disk.
     """
     if not replicas.log_manager.moves.futures:
         return
@@ -137,19 +137,19 @@ def go_on(replicas: ReplicaManager, changes: Iterable[PartitionDelta]) -> None:
 
 
 def directory_failed(replicas: ReplicaManager, path: str) -> None:
-    """Copies in a directory that failed are given up; a replica that moves away from it has failed
-    itself.
+    """Future logs in a directory that failed are given up; a replica that moves away from it has
+    failed itself.
     """
     for name, future in list(replicas.log_manager.moves.futures.items()):
         if posixpath.dirname(future.directory) == path:
-            copy_failed(replicas, name)
+            future_log_failed(replicas, name)
 
 
-def copy_failed(replicas: ReplicaManager, name: TopicPartition) -> None:
-    """A copy that cannot be used is given up."""
+def future_log_failed(replicas: ReplicaManager, name: TopicPartition) -> None:
+    """A future log that cannot be used is given up."""
     move = replicas.moves.moves.get(name)
     if move is not None:
         replicas.moves.remove([name])
         move.partition.end_move()
-    # Also a copy whose move has not begun: retention and the cleaner would wait for it.
+    # Also a future log whose move has not begun: retention and the cleaner would wait for it.
     replicas.log_manager.moves.forget(name)

@@ -358,11 +358,11 @@ class ReplicaManager:
             self.effects.drain_soon()
         elif self.log_manager.moves.future(name) is log:
             _logger.error("the move of {name} is given up: {reason}", name=name, reason=reason)
-            directory_moves.copy_failed(self, name)
+            directory_moves.future_log_failed(self, name)
 
-    def copy_begun(self, log: Log) -> None:
-        """A copy was made for this log. Its move begins when a role is applied, so the present one
-        is applied again.
+    def future_log_created(self, log: Log) -> None:
+        """A future log was made for this log. Its move begins when a role is applied, so the
+        present one is applied again.
         """
         name = log.topic_partition
         partition = self.partitions.get(name)

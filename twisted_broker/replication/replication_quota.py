@@ -1,8 +1,8 @@
 """Throttles of replication: which replicas are throttled, and whether the rate is above its bound.
 
 Owns `ReplicationQuota`, one for what a broker sends to followers, one for what it fetches as a
-follower, one for what it copies between its directories; and `SimpleRate`, the rate that it
-compares.
+follower, one for the bytes that it moves between its directories; and `SimpleRate`, the rate that
+it compares.
 
 1. The bytes of all throttled replicas count, also of those that are in sync; only replicas that are
    not in sync wait, for one in sync would leave the ISR. The caller knows which are in sync.

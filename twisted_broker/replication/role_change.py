@@ -368,7 +368,7 @@ def _stop_replica(
     epoch = partition.leader_epoch
     partition.stop()
     logs = replicas.log_manager
-    # A copy may be all that is here of a log in a directory that is offline.
+    # A future log may be all that is here of a log in a directory that is offline.
     log = logs.get(topic_partition) or logs.moves.future(topic_partition)
     if log is not None and log.topic_id in (
         None,
@@ -376,7 +376,8 @@ def _stop_replica(
     ):  # never the log of another topic of that name
         if keeps_files:
             # A snapshot lacks it, no record removed it: a controller that was restored from an old
-            # copy and went on looks the same. What may be somebody's only copy is not deleted.
+            # copy and went on looks the same. A log that may be somebody's only copy is not
+            # deleted.
             replicas.lines.warn(
                 "log renamed to *-stray and kept: the metadata snapshot lacks its partition",
                 partition=topic_partition,

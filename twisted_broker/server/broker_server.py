@@ -59,7 +59,7 @@ class BrokerServer:
         links = membership.make_links(self._directory_of)
         self.observer, self.lifecycle = links.metadata, links.lifecycle
         self.alter_partition, self.forwarding = links.alter_partition, links.forwarding
-        self.assignments, self.copy = links.assignments, links.copy
+        self.assignments, self.own_log = links.assignments, links.own_log
         self.features = links.features
         self.replica_manager = ReplicaManager(
             config.node_id,

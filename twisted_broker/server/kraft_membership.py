@@ -1,6 +1,6 @@
 """Membership of a cluster with a KRaft controller: the metadata log, and the broker's registration.
 
-Owns `KRaftMembership`: the observer with the broker's own copy of the log, the channels to the
+Owns `KRaftMembership`: the observer with the broker's own log, the channels to the
 controller, and the order of joining.
 
 1. A broker talks to its controller over the network only, also when both are in one process.
@@ -29,9 +29,9 @@ from twisted_broker.cluster.directory_assignments import DirectoryAssignments
 from twisted_broker.cluster.features import SUPPORTED_FEATURES
 from twisted_broker.cluster.forwarding_manager import ForwardingManager
 from twisted_broker.cluster.metadata_check import recover_hint
-from twisted_broker.cluster.metadata_copy import MetadataCopy, open_metadata_copy
 from twisted_broker.cluster.metadata_loader import MetadataRegression
 from twisted_broker.cluster.observer import MetadataObserver
+from twisted_broker.cluster.observer_log import ObserverLog, open_observer_log
 from twisted_broker.image.metadata_image import EMPTY, MetadataImage
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.java_numbers import is_digits
@@ -81,7 +81,7 @@ class KRaftMembership:
         shared = self._shared
         runtime, config = shared.runtime, shared.config
         connector = self._sockets.security.to_controllers
-        copy, base = self._open_copy()
+        own_log, base = self._open_own_log()
         shared.check_directories()
         observer = self._observer = MetadataObserver(
             runtime,
@@ -89,7 +89,7 @@ class KRaftMembership:
             shared.cluster_id,
             self._controllers(),
             shared.log_manager.directories.online()[0].directory_id,
-            copy,
+            own_log,
             base,
             self._cannot_follow,
             connector,
@@ -121,11 +121,13 @@ class KRaftMembership:
             config.integer("broker.session.timeout.ms"),
             RemoteLeaderEndPoint,
             SUPPORTED_FEATURES,
-            lambda: "controller" in shared.roles or (copy is not None and copy.failed is None),
+            lambda: (
+                "controller" in shared.roles or (own_log is not None and own_log.failed is None)
+            ),
             DirectoryAssignments(
                 runtime, config.node_id, channel("directories"), lifecycle, located
             ),
-            copy,
+            own_log,
         )
         return self._links
 
@@ -168,15 +170,15 @@ class KRaftMembership:
         links.assignments.stop()
         links.lifecycle.stop()
         observer.stop()
-        if links.copy is not None:
-            links.copy.finish()
+        if links.own_log is not None:
+            links.own_log.finish()
 
     async def close(self) -> None:
         if self._adopting is not None:
             self._adopting.cancel()
 
-    def _open_copy(self) -> tuple[MetadataCopy | None, MetadataImage]:
-        """This broker's own copy of the metadata, where it is not the controller's own log; the
+    def _open_own_log(self) -> tuple[ObserverLog | None, MetadataImage]:
+        """This broker's own metadata log, where it is not the controller's own log; the
         image that it gives.
         """
         path = self._shared.metadata_directory
@@ -185,13 +187,13 @@ class KRaftMembership:
             return None, EMPTY
         runtime = self._shared.runtime
         try:
-            copy, base, warning = open_metadata_copy(
+            own_log, base, warning = open_observer_log(
                 runtime.files,
                 directory.disk,
                 path,
                 runtime.wall_ms,
                 runtime.random.getrandbits(128),
-                lambda error: self._copy_failed(path, error),
+                lambda error: self._own_log_failed(path, error),
                 lambda text: _logger.warn("{text}", text=text),
                 self._shared.applied(),
             )
@@ -200,10 +202,10 @@ class KRaftMembership:
             return None, EMPTY
         if warning:
             _logger.error("{warning}", warning=warning)
-        return copy, base
+        return own_log, base
 
-    def _copy_failed(self, path: str, error: BaseException) -> None:
-        """The disk of the copy has failed; the metadata is followed without it."""
+    def _own_log_failed(self, path: str, error: BaseException) -> None:
+        """The disk of that log has failed; the metadata is followed without it."""
         self._shared.log_manager.directories.fail(
             path, error if isinstance(error, OSError) else OSError(str(error))
         )

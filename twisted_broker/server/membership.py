@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from twisted_broker.cluster.directory_assignments import DirectoryAssignments
     from twisted_broker.cluster.forwarding_manager import ForwardingManager
     from twisted_broker.cluster.membership import ILifecycle, IMetadata
-    from twisted_broker.cluster.metadata_copy import MetadataCopy
+    from twisted_broker.cluster.observer_log import ObserverLog
     from twisted_broker.cluster.stale_roles import Metadata
     from twisted_broker.interfaces import TopicPartition
     from twisted_broker.replication.collaborators import IAlterPartitionManager
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 class Links:
     """What ties a broker to its cluster. `confirmed`: as of when the roles are known;
     `endpoint_class`: what followers speak; `features`: what this broker supports;
-    `is_metadata_kept()`: whether the metadata is on this node's disks. `assignments` and `copy` are
-    None where the cluster has none.
+    `is_metadata_kept()`: whether the metadata is on this node's disks. `assignments` and `own_log`
+    are None where the cluster has none.
     """
 
     metadata: IMetadata
@@ -50,7 +50,7 @@ class Links:
     features: Mapping[str, tuple[int, int]]
     is_metadata_kept: Callable[[], bool] = lambda: True
     assignments: DirectoryAssignments | None = None
-    copy: MetadataCopy | None = None
+    own_log: ObserverLog | None = None
 
 
 class IMembership(Protocol):

@@ -91,7 +91,7 @@ WANTED: dict[str, str] = (
 )
 """What a run of many seeds must have reached."""
 RARE = {
-    "copied again": 78,
+    "fetched again": 78,
     "late commit refused": 43,
     "refused by a broker": 22,
     "fault: metadata: flip in snapshot": 16,

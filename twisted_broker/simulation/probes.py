@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self
 
 from twisted_broker.cluster import metadata_log
-from twisted_broker.cluster.metadata_copy import MetadataCopy
 from twisted_broker.cluster.metadata_log import MetadataLog
 from twisted_broker.cluster.metadata_store import MetadataStore
+from twisted_broker.cluster.observer_log import ObserverLog
 from twisted_broker.cluster.stale_roles import StaleRoles
 from twisted_broker.coordinator.coordinator_runtime import CoordinatorRuntime
 from twisted_broker.coordinator.group_runner import GroupRunner
@@ -299,7 +299,7 @@ class Probes:
     def _reset(
         self, _: None, state: FetcherState, name: object, reset: OffsetReset, *__: object
     ) -> None:
-        self._count("copied again", int(reset.reason != OUT_OF_RANGE))
+        self._count("fetched again", int(reset.reason != OUT_OF_RANGE))
 
     def _outcome(self, outcome: FetchOutcome, *_: object) -> None:
         if outcome in _OUTCOMES:
@@ -333,14 +333,14 @@ class Probes:
         self._after(MetadataLog, "begin_epoch", lambda *_: self._count("controller started"))
         self._after(MetadataLog, "append", self._metadata_appended)
         self._after(MetadataStore, "_truncate_behind", self._snapshot_written)
-        self._after(MetadataCopy, "install", lambda *_: self._count("metadata snapshot fetched"))
+        self._after(ObserverLog, "install", lambda *_: self._count("metadata snapshot fetched"))
 
     def _metadata_appended(self, _: int, log: MetadataLog, records: list[Any], *rest: Any) -> None:
         self._count("metadata transaction", int(len(records) > metadata_log.RECORDS_PER_BATCH))
 
     def _snapshot_written(self, _: None, store: MetadataStore, *rest: object) -> None:
         is_log = isinstance(store, MetadataLog)
-        self._count("metadata snapshot" if is_log else "metadata snapshot of a copy")
+        self._count("metadata snapshot" if is_log else "metadata snapshot of a broker")
         if len(store.log.segments) == 1 and not store.log.segments.active.size:
             self._count("roll of metadata")
 

@@ -248,7 +248,7 @@ class BrokerView:
 
 
 def mover_name(_: int, number: int) -> str:
-    """The same of what fills copies in other directories."""
+    """The same of what fills future logs in other directories."""
     return f"ReplicaAlterLogDirsThread-{number}"
 
 

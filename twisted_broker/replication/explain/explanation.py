@@ -78,7 +78,7 @@ class Fetching:
 @dataclass(frozen=True, slots=True)
 class DirectoryMove:
     """Its move to another directory of this broker. `phase`: copying, waiting for the controller,
-    accepted by the controller, failed; `offset`: the copy's end.
+    accepted by the controller, failed; `offset`: the future log's end.
     """
 
     source: str
@@ -219,20 +219,20 @@ def explain(
 
 
 def _moving(partition: Partition, move: Move, now: Moment, throttled: str) -> DirectoryMove | None:
-    log, copy = partition.log, partition.future_log
-    if log is None or copy is None:
+    log, future = partition.log, partition.future_log
+    if log is None or future is None:
         return None
-    source, target = (posixpath.dirname(each.directory) for each in (log, copy))
+    source, target = (posixpath.dirname(each.directory) for each in (log, future))
     phase = "failed" if move.error else move.assignment.value
-    behind, for_ms = log.log_end_offset - copy.log_end_offset, now.ago(move.began_ms)
+    behind, for_ms = log.log_end_offset - future.log_end_offset, now.ago(move.began_ms)
     stands = f"failed, until it is requested again: {move.error}" if move.error else phase
     if throttled and not move.error:
         stands += f", {throttled}"
     why = (
-        f"moves from {source} to {target} for {duration(for_ms)}: copied up to "
-        f"{copy.log_end_offset}, {offset_count(behind)} behind; {stands}"
+        f"moves from {source} to {target} for {duration(for_ms)}: filled up to "
+        f"{future.log_end_offset}, {offset_count(behind)} behind; {stands}"
     )
-    return DirectoryMove(source, target, phase, copy.log_end_offset, behind, for_ms, why)
+    return DirectoryMove(source, target, phase, future.log_end_offset, behind, for_ms, why)
 
 
 def _isr_change(partition: Partition, now: Moment) -> IsrChange | None:
@@ -264,7 +264,7 @@ def _followers(partition: Partition, now: Moment) -> list[Replica]:
 def _truncation_info(truncation: Truncation) -> TruncationInfo:
     below = max(0, min(truncation.high_watermark, truncation.from_offset) - truncation.to_offset)
     if truncation.reason:
-        why = f"{truncation.reason}: copied again from {truncation.to_offset}"
+        why = f"{truncation.reason}: fetched again from {truncation.to_offset}"
     elif truncation.to_offset > truncation.from_offset:
         why = (
             f"the whole log was dropped and starts again at {truncation.to_offset}, "

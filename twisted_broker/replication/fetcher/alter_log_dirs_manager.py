@@ -1,19 +1,19 @@
-"""Moves of replicas between this broker's directories: who fills the copies, and when each takes
-its log's place.
+"""Moves of replicas between this broker's directories: who fills the future logs, and when each
+takes its log's place.
 
-Owns `ReplicaAlterLogDirsManager`, the fetchers of copies.
+Owns `ReplicaAlterLogDirsManager`, the fetchers of future logs.
 
-    begin --copied to the log's end--> announced: AssignReplicasToDirs is sent, the copy is synced
+    begin --filled to the log's end--> announced: AssignReplicasToDirs is sent, it is synced
     announced --accepted, synced, at the log's end again--> swapped
     any --cancelled, stopped, failed--> ended; the controller hears where the replica stays
 
-1. A copy takes its log's place only after the controller knows (KIP-858): if the new directory
-   fails right after the swap, the controller must choose another leader.
+1. A future log takes its log's place only after the controller knows (KIP-858): if the new
+   directory fails right after the swap, the controller must choose another leader.
 2. When a move ends without a swap, and the controller may have been told of it, the controller is
    told that the replica stays.
 3. A move of a partition with a new leader epoch goes on under that epoch, and compares epochs
    first; so does one whose log was truncated.
-4. A log with a hole (`log.gaps`) is copied only after a role has decided what becomes of it.
+4. A log with a hole (`log.gaps`) is moved only after a role has decided what becomes of it.
 5. A failed move stays as it is, shown with its reason, until it is requested again, cancelled, or
    the broker restarts; the replica serves on.
 
@@ -107,7 +107,7 @@ class ReplicaAlterLogDirsManager(FetcherManager):
 
     # which moves
     def begin(self, partition: Partition) -> None:
-        """Fills the partition's copy from now on, or again, under the current leader epoch."""
+        """Fills the partition's future log, from now on or again, under its leader epoch."""
         name, log, future = partition.topic_partition, partition.log, partition.future_log
         if log is None or future is None:
             return
@@ -123,8 +123,8 @@ class ReplicaAlterLogDirsManager(FetcherManager):
         known.error, known.leader_epoch = "", partition.leader_epoch
         super().remove([name])
         if log.gap is not None:
-            # The copy would have the hole, too, and no start would know it as one. The move begins
-            # with the role that decides about the hole.
+            # The future log would have the hole, too, and no start would know it as one. The move
+            # begins with the role that decides about the hole.
             known.leader_epoch = NO_EPOCH
             return
         if not self._truncate_to_log(known, log, future):
@@ -134,9 +134,9 @@ class ReplicaAlterLogDirsManager(FetcherManager):
         self.add({name: FollowedPartition(local_endpoint(self._replicas.node_id), initial)})
 
     def _truncate_to_log(self, move: Move, log: Log, future: Log) -> bool:
-        """Truncates the copy to the log's end. A log that was truncated to be copied again has lost
-        records of the current leader epoch, which a comparison of epochs does not show. False when
-        the copy cannot be truncated.
+        """Truncates the future log to the log's end. A log that was truncated to be fetched again
+        has lost records of the current leader epoch, which a comparison of epochs does not show.
+        False when the future log cannot be truncated.
         """
         end = log.log_end_offset
         if future.log_end_offset <= end:
@@ -156,7 +156,7 @@ class ReplicaAlterLogDirsManager(FetcherManager):
             self.begin(move.partition)
 
     def remove(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """Ends moves before their swap; the caller decides what becomes of the copies."""
+        """Ends moves before their swap; the caller decides what becomes of the future logs."""
         names = [name for name in topic_partitions if name in self.moves]
         if not names:
             return
@@ -168,13 +168,15 @@ class ReplicaAlterLogDirsManager(FetcherManager):
         self.shutdown_idle()
 
     def is_moving_at(self, name: TopicPartition, leader_epoch: int) -> bool:
-        """Whether its copy is filled under this leader epoch, or failed under it."""
+        """Whether its future log is filled under this leader epoch, or failed under it."""
         move = self.moves.get(name)
         return move is not None and move.leader_epoch == leader_epoch
 
     # the swap
     def _is_due(self, name: TopicPartition) -> bool:
-        """Whether a copy that has caught up needs another round: to announce, mark or swap it."""
+        """Whether a future log that has caught up needs another round: to announce, mark or swap
+        it.
+        """
         move = self.moves.get(name)
         return move is not None and (
             move.assignment is Assignment.NONE
@@ -183,8 +185,8 @@ class ReplicaAlterLogDirsManager(FetcherManager):
         )
 
     def _is_marked_before_a_truncation(self, move: Move) -> bool:
-        """The copy was truncated after its mark, so other records may be where the mark says that
-        all is durable: after a loss of power a hole in them would count as a cleaner's
+        """The future log was truncated after its mark, so other records may be where the mark says
+        that all is durable: after a loss of power a hole in them would count as a cleaner's
         (`log.future_logs`).
         """
         future = move.partition.future_log
@@ -197,7 +199,7 @@ class ReplicaAlterLogDirsManager(FetcherManager):
             and move.assignment is Assignment.ACCEPTED
             and move.is_synced
             and move.truncations == future.truncations
-            # A sync or a rebuild under way knows the copy's files by their names.
+            # A sync or a rebuild under way knows the future log's files by their names.
             and not future.durability.is_busy
             and not future.producers.is_rebuilding
             # The log that an earlier move replaced may not be removed yet.
@@ -205,7 +207,7 @@ class ReplicaAlterLogDirsManager(FetcherManager):
         )
 
     def _appended(self, name: TopicPartition, size: int) -> None:
-        self.throttle.copied(size, self._replicas.runtime.now_ms())
+        self.throttle.record(size, self._replicas.runtime.now_ms())
         move = self.moves.get(name)
         if move is None:
             return

@@ -22,7 +22,8 @@ class Assignment(Enum):
 
 class Move:
     """`source`, `target`: ids of directories. `error`: why it stands still, empty while it goes
-    on. `is_synced`: the copy is durable and marked, as it was after `truncations` truncations.
+    on. `is_synced`: the future log is durable and marked, as it was after `truncations`
+    truncations.
     """
 
     __slots__ = (

@@ -16,7 +16,7 @@ records go to.
 4. Where epochs are known, the leader tells where an epoch ends, until the logs agree; where none
    are, a log is truncated to where fetching begins, the high watermark.
 5. A log that may have missed the end marker of an open transaction is truncated to where that
-   transaction begins, and copied again from there (`log.missed_markers`).
+   transaction begins, and fetched again from there (`log.missed_markers`).
 6. A log with records of a newer leader epoch than its leader's is neither truncated nor appended
    to: the metadata is older than the log.
 

@@ -1,12 +1,12 @@
-"""Copies of logs that move to another directory: what a read brings into them, and what is
+"""Future logs of logs that move to another directory: what a read brings into them, and what is
 truncated from them.
 
 Owns `FutureReplicas`, the `FetchTarget` of moves.
 
-1. Records are appended only at the copy's end, but for the first batch of an empty copy, which may
+1. Records are appended only at the future log's end; the first batch of an empty one may
    begin below it.
-2. The copy's high watermark and log start are the log's, as far as the copy reaches.
-3. What was truncated from the log is truncated from the copy, by epochs.
+2. The future log's high watermark and log start are the log's, as far as it reaches.
+3. What was truncated from the log is truncated from the future log, by epochs.
 4. An error fails the move, never the partition, unless the log's own directory has failed, too.
 
 Source: RL 3.8; Kafka's `ReplicaAlterLogDirsThread`. Not here: when it takes the log's place
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class FutureReplicas(FetchedLogs):
-    """`appended(name, bytes)` is called after each answer, `failed(name, reason)` when a copy
+    """`appended(name, bytes)` is called after each answer, `failed(name, reason)` when a future log
     cannot be filled.
     """
 
@@ -59,10 +59,12 @@ class FutureReplicas(FetchedLogs):
         self._truncated: list[Log] = []
 
     def _log(self, topic_partition: TopicPartition) -> Log:
-        return self._replicas.partition(topic_partition).copy()
+        return self._replicas.partition(topic_partition).future_log_or_raise()
 
     def added(self, topic_partition: TopicPartition) -> None:
-        """A move may begin again with a copy that was truncated: its checkpoint is waited for."""
+        """A move may begin again with a future log that was truncated: its checkpoint is waited
+        for.
+        """
         self._was_truncated(self._log(topic_partition))
 
     def process_partition_data(
@@ -73,17 +75,17 @@ class FutureReplicas(FetchedLogs):
     ) -> LogAppendInfo | None:
         """RL 3.8: appends, follows the watermarks, and has it swapped where that is due."""
         partition = self._replicas.partition(topic_partition)
-        copy = partition.copy()
-        if requested.fetch_offset != copy.log_end_offset:
+        future = partition.future_log_or_raise()
+        if requested.fetch_offset != future.log_end_offset:
             raise FetchOffsetMismatch(
-                f"{topic_partition} was read at {requested.fetch_offset}, but its copy ends at "
-                f"{copy.log_end_offset}"
+                f"{topic_partition} was read at {requested.fetch_offset}, but its future log ends "
+                f"at {future.log_end_offset}"
             )
         info = None
         if len(fetched.records):
             wall_ms = self._replicas.runtime.wall_ms()
-            info = partition.append_to_copy(fetched.records, requested.leader_epoch, wall_ms)
-        partition.follow_in_copy(fetched.high_watermark, fetched.log_start_offset)
+            info = partition.append_to_future_log(fetched.records, requested.leader_epoch, wall_ms)
+        partition.follow_in_future_log(fetched.high_watermark, fetched.log_start_offset)
         if info is not None and info.last_offset < 0:
             info = None
         try:
@@ -95,35 +97,35 @@ class FutureReplicas(FetchedLogs):
         return info
 
     async def wait_for_syncs(self) -> None:
-        """After a truncation only, as `FollowedReplicas` does: nobody is told how far a copy
+        """After a truncation only, as `FollowedReplicas` does: nobody is told how far a future log
         goes.
         """
         waiting, self._truncated = self._truncated, []
-        for copy in waiting:
+        for future in waiting:
             done: Deferred[None] = Deferred()
-            copy.durability.when_synced(0, partial(fire, done))
+            future.durability.when_synced(0, partial(fire, done))
             await done
 
-    def _was_truncated(self, copy: Log) -> None:
-        if copy.durability.is_checkpoint_above:
-            self._truncated.append(copy)
+    def _was_truncated(self, future: Log) -> None:
+        if future.durability.is_checkpoint_above:
+            self._truncated.append(future)
 
     def truncate(
         self, topic_partition: TopicPartition, fetch_offset: int, leader_end: EpochEnd | None
     ) -> OffsetTruncationState:
-        copy = self._log(topic_partition)
-        truncation = self._truncation(copy, fetch_offset, leader_end)
-        if copy.truncate_to(truncation.offset, self._replicas.runtime.wall_ms()):
-            self._was_truncated(copy)
+        future = self._log(topic_partition)
+        truncation = self._truncation(future, fetch_offset, leader_end)
+        if future.truncate_to(truncation.offset, self._replicas.runtime.wall_ms()):
+            self._was_truncated(future)
         return truncation
 
     def reset_offset(self, topic_partition: TopicPartition, reset: OffsetReset) -> None:
-        copy, wall_ms = self._log(topic_partition), self._replicas.runtime.wall_ms()
+        future, wall_ms = self._log(topic_partition), self._replicas.runtime.wall_ms()
         if reset.truncate:
-            copy.truncate_to(reset.offset, wall_ms)
+            future.truncate_to(reset.offset, wall_ms)
         elif reset.truncate_fully:
-            copy.truncate_fully_and_start_at(reset.offset, wall_ms)
-        self._was_truncated(copy)
+            future.truncate_fully_and_start_at(reset.offset, wall_ms)
+        self._was_truncated(future)
 
     def partition_failed(
         self, topic_partition: TopicPartition, reason: BaseException | str

@@ -1,12 +1,12 @@
-"""The log that moves, as the fetcher of its copy sees it: this broker is its own leader.
+"""The log that moves, as the fetcher of its future log sees it: this broker is its own leader.
 
 Owns `LocalLeaderEndPoint`, and `MoveThrottle`, the rate limit that all moves of a broker share.
 
 1. One partition at a time: the one in progress while it is there, else the first by name.
 2. It reads as replica -3, to the log end, whoever leads: a follower's log moves as well.
 3. Each read runs in a turn of the reactor of its own; bytes that are not in memory are loaded on
-   the directory's reader first. Bytes in memory are read and appended in one turn: a copy that
-   reaches the log end then ends where the log ends, however fast producers write.
+   the directory's reader first. Bytes in memory are read and appended in one turn: a future log
+   that reaches the log end then ends where the log ends, however fast producers write.
 4. Truncation is never part of an answer: epochs are compared first.
 
 Source: RL 1.8, 3.8; Kafka's `LocalLeaderEndPoint`, its settings
@@ -55,7 +55,7 @@ class MoveThrottle:
         self._rate = rate
         self.quota = ReplicationQuota(rate, windows, window_ms, setting)
 
-    def copied(self, size: int, now_ms: int) -> None:
+    def record(self, size: int, now_ms: int) -> None:
         """Counts whole batches only: what was read of one more is read again."""
         self.quota.record(size, now_ms)
 
@@ -69,7 +69,7 @@ class MoveThrottle:
 
 
 class LocalLeaderEndPoint:
-    """`is_due(name)`: the copy has caught up, and something is left to do for it."""
+    """`is_due(name)`: the future log has caught up, and something is left to do for it."""
 
     truncates_on_fetch = False
 

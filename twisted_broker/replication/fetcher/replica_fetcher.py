@@ -8,7 +8,7 @@ Owns `ReplicaFetcher` and its `FetchTarget`, `FollowedReplicas`.
 2. The high watermark is min(own end, the leader's); the log start follows the leader's, after the
    high watermark.
 3. Every truncation is logged; one below the high watermark is a warning, for a consumer may have
-   seen what is gone (unless it is only to be copied again).
+   seen what is gone (unless it is only to be fetched again).
 4. A partition that cannot be truncated or appended to fails, and only that one; a failed directory
    is the replica manager's.
 5. A replica is held back while it is throttled, not in sync, and the rate is above its bound. It is

@@ -42,13 +42,13 @@ class LogStartAdvanced(NamedTuple):
 
 
 class LogTruncated(NamedTuple):
-    """The end of a log that moves to another directory is gone; its copy may have it."""
+    """The end of a log that moves to another directory is gone; its future log may have it."""
 
     partition: Partition
 
 
 class LogReplaced(NamedTuple):
-    """Its copy in another directory took the log's place: same offsets, other files."""
+    """The future log in another directory took the log's place: same offsets, other files."""
 
     partition: Partition
 

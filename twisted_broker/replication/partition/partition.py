@@ -20,15 +20,15 @@ Owns its role, its in-sync replicas and what moves its high watermark.
    joins when its log end reached the high watermark and the start of the leader epoch; it leaves
    when it was not caught up for `replica.lag.time.max.ms`, but never while it is at the leader's
    end. The leader itself never leaves.
-4. While its log moves to another directory the copy (`future_log`) holds what the log holds, up to
-   the copy's end, from the copy's start on (RL 3.8).
+4. While its log moves to another directory the future log (`future_log`) holds the same records,
+   from its own start up to its own end (RL 3.8).
 5. Nobody else writes its state. What happened is emitted: `listeners` are called at once, its
    effects run later, from the queue `events`; nothing else outside is touched. Times are
    arguments: `now_ms` monotonic, `wall_ms` the calendar's.
 
 Source: RL 1.10, 1.14, 2.1-2.8, 3.8, 6.3, 6.4; KRAFT 3.6; Kafka's `Partition`. Not here: the states
 of an ISR (`isr_state`), offset look-ups (`offset_lookup`), waiting (`delayed_operations`), when a
-follower, or a copy, appends or truncates (`fetcher`).
+follower, or a future log, appends or truncates (`fetcher`).
 """
 
 from __future__ import annotations
@@ -532,38 +532,40 @@ class Partition:
 
     # moving to another directory
     def begin_move(self, future: Log) -> None:
-        """RL 3.8: this copy is filled from now on."""
+        """RL 3.8: this future log is filled from now on."""
         self.future_log = future
 
     def end_move(self) -> None:
-        """The copy is given up."""
+        """The future log is given up."""
         self.future_log = None
 
-    def copy(self) -> Log:
-        """The copy that is being filled. Raises NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR."""
+    def future_log_or_raise(self) -> Log:
+        """The future log in the making. Raises NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR."""
         future = self.future_log
         if future is None or self.log is None or self.offline:
             raise self.refusal()
         future.check_online()
         return future
 
-    def append_to_copy(self, records: Buffer, leader_epoch: int, wall_ms: int) -> LogAppendInfo:
+    def append_to_future_log(
+        self, records: Buffer, leader_epoch: int, wall_ms: int
+    ) -> LogAppendInfo:
         """RL 3.8: as `append_as_follower`; the own log is the leader's."""
-        future = self.copy()
+        future = self.future_log_or_raise()
         try:
             return future.append_as_follower(records, leader_epoch, wall_ms, True)
         except UnexpectedAppendOffset as refusal:
             _begin_inside_batch(future, refusal, wall_ms)
             return future.append_as_follower(records, leader_epoch, wall_ms, True)
 
-    def follow_in_copy(self, high_watermark: int, log_start_offset: int) -> None:
-        """The copy's watermarks are the log's, as far as the copy goes."""
-        future = self.copy()
+    def follow_in_future_log(self, high_watermark: int, log_start_offset: int) -> None:
+        """The future log's watermarks are the log's, as far as it goes."""
+        future = self.future_log_or_raise()
         future.set_high_watermark(min(future.log_end_offset, high_watermark))
         self.delete_up_to(future, log_start_offset)
 
     def replace_log(self, log: Log, now_ms: int) -> None:
-        """RL 3.8: the copy, which ends where the log ends, is the log from now on."""
+        """RL 3.8: the future log, which ends where the log ends, is the log from now on."""
         assert self.log is not None and log.log_end_offset == self.log.log_end_offset
         # A producer that was verified before the swap may append after it; Kafka refuses that.
         log.producers.take_verifications(self.log.producers)
@@ -582,7 +584,7 @@ class Partition:
 
     # truncation
     def truncate_to(self, offset: int, wall_ms: int, reason: str = "") -> Truncation | None:
-        """RL 6.3: drops everything from `offset` on. `reason`: why it is copied again from there.
+        """RL 6.3: drops everything from `offset` on. `reason`: why it is fetched again from there.
 
         None when there is nothing. Raises `BrokerError`.
         """
@@ -973,7 +975,7 @@ class Partition:
             self.emit(LogStartAdvanced(self))
 
     def low_watermark(self) -> int:
-        """RL 2.8: the least log start over this broker, the live followers, and a move's copy."""
+        """RL 2.8: the least log start over this broker, the live followers, and the future log."""
         log = self.leader_log
         assert log is not None
         starts = [
@@ -982,7 +984,7 @@ class Partition:
             if self.brokers.is_alive(replica.broker_id)
         ]
         if self.future_log is not None:
-            # What is deleted must not come back with the copy.
+            # What is deleted must not come back with the future log.
             starts.append(self.future_log.log_start_offset)
         return min(log.log_start_offset, *starts) if starts else log.log_start_offset
 

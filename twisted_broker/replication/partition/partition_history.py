@@ -78,7 +78,7 @@ class Truncation(NamedTuple):
     epochs that began there.
 
     `last_epoch`: of the last entry before it; `leader_epoch`: under which it was made;
-    `high_watermark`: the own one before it; `reason`: why it is copied again, "": the leader does
+    `high_watermark`: the own one before it; `reason`: why it is fetched again, "": the leader does
     not have it.
     """
 

@@ -2,20 +2,20 @@
 
 Owns `damage_metadata` (`faults/base.py` says what a fault is), and `DAMAGES`, its kinds.
 
-1. It strikes when a broker's copy holds all that is committed: what no copy holds is lost with the
+1. It strikes when a broker's log holds all that is committed: what no log holds is lost with the
    only controller, which `replog metadata recover` says, and no quorum of one can mend.
 2. An older copy is older than what the node noted beside its logs with its last checkpoint of high
    watermarks: one that is younger is known to the other brokers only. Of a controller that is no
-   broker, it is older than what is durable of each broker's own copy.
+   broker, it is older than what is durable of each broker's own log.
 3. A node whose metadata is damaged does not start, or starts with all that was committed: what
    else it does breaks a rule of `simulation/checks/committed_state.py`. A controller without a log
    of its own that is older, or gone, cannot know; its brokers end instead, and it is `suspect`
    until it was rebuilt: what it decides is not the cluster's.
 4. The operator acts on a line that names the remedy, and does that: `read_source`, `most_advanced`
-   and `recover` of the product, on the brokers' copies as they were when the controller ended. A
+   and `recover` of the product, on the brokers' logs as they were when the controller ended. A
    node that refuses what was rebuilt so is a fault of the program.
 
-Not here: a broker's copy (`faults/storage.py`), errors of the disk (`faults/disk.py`).
+Not here: a broker's log (`faults/storage.py`), errors of the disk (`faults/disk.py`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ import posixpath
 from collections.abc import Callable
 
 from twisted_broker.cluster.metadata_check import MetadataDamage, read_applied
-from twisted_broker.cluster.metadata_copy import MetadataCopy
 from twisted_broker.cluster.metadata_recovery import (
     CannotRecover,
     Source,
@@ -33,6 +32,7 @@ from twisted_broker.cluster.metadata_recovery import (
     read_source,
     recover,
 )
+from twisted_broker.cluster.observer_log import ObserverLog
 from twisted_broker.cluster.quorum_state import NAME as QUORUM_STATE
 from twisted_broker.log.checkpoints import HIGH_WATERMARK, LEADER_EPOCH
 from twisted_broker.log.errors import CheckpointError
@@ -131,7 +131,7 @@ class _Rescue:
         injector.clock.callLater(_ATTEND_SECONDS, self._attend)
 
     def _is_copied(self) -> bool:
-        """Whether a broker's copy holds all that is committed."""
+        """Whether a broker's log holds all that is committed."""
         broker = self._node.broker
         controller = None if broker is None else broker.parts.controller
         if controller is None or controller.epoch < 0 or controller.uncommitted:
@@ -140,14 +140,14 @@ class _Rescue:
             return False
         self._end = controller.committed.offset + 1
         return any(
-            copy is not None and copy.failed is None and copy.end_offset >= self._end
-            for copy in map(_copy_of, self._others())
+            log is not None and log.failed is None and log.end_offset >= self._end
+            for log in map(_log_of, self._others())
         )
 
     def _is_known_to_be_older(self) -> bool:
         """Whether the backup contradicts what the node noted beside its own logs, now and then;
         without these, whether it contradicts every broker: what it applied, and what is durable in
-        its own copy. One that is behind could not know an older controller, nor one whose copy is
+        its own log. One that is behind could not know an older controller, nor one whose log is
         not written any more, once it is started again.
         """
         if not self._is_alone:
@@ -162,14 +162,14 @@ class _Rescue:
         """Whether this broker would refuse the backup, now and after a restart or a loss of
         power.
         """
-        copy = _copy_of(node)
-        if node.broker is None or node.broker.role is None or copy is None:
+        log = _log_of(node)
+        if node.broker is None or node.broker.role is None or log is None:
             return False
         applied = node.broker.role.observer.image.offset + 1
-        # Up to `known_end` the durable end may be that of a damaged copy whose place this one took:
+        # Up to `known_end` the durable end may be that of a damaged log whose place this one took:
         # a number, which the older controller's log reaches after a while.
-        known = max(self._older_end, copy.known_end.end_offset)
-        is_written = copy.failed is None and copy._durable_end > known
+        known = max(self._older_end, log.known_end.end_offset)
+        is_written = log.failed is None and log._durable_end > known
         return applied >= self._end and is_written
 
     def _others(self) -> list[SimNode]:
@@ -265,7 +265,7 @@ class _Rescue:
             nodes[name].start()
 
     def _rebuild(self, name: str, why: str) -> bool:
-        """`replog metadata recover`, from the brokers' copies; whether it was done."""
+        """`replog metadata recover`, from the brokers' logs; whether it was done."""
         node, injector = self._node, self._injector
         if "\n" in why:
             injector.cluster.bug(f"{name} refuses with more than one line: {why}")
@@ -316,7 +316,7 @@ class _Rescue:
             except (CannotRecover, CheckpointError):
                 continue
         if not found:
-            raise CannotRecover("no copy can be used")
+            raise CannotRecover("no log can be used")
         return found
 
     def _begin_anew(self) -> None:
@@ -345,6 +345,6 @@ def _is_alone(controller: SimNode) -> bool:
     return controller.settings.get("process.roles") == "controller"
 
 
-def _copy_of(node: SimNode) -> MetadataCopy | None:
+def _log_of(node: SimNode) -> ObserverLog | None:
     role = None if node.broker is None else node.broker.role
-    return None if role is None else role.copy
+    return None if role is None else role.own_log

@@ -32,7 +32,7 @@ CHECKED = {
     "timeindex": "the same",
     "snapshot": "producer snapshots have a checksum",
     "clean shutdown": "JSON that is not understood is no clean stop",
-    "metadata": "what is in a broker's copy has checksums",
+    "metadata": "what is in a broker's metadata log has checksums",
 }
 _CONTROLLER = "n1"
 _HEAD_BYTES = 16  # base offset, length, leader epoch: outside a batch's checksum
@@ -88,11 +88,11 @@ def _is_of(kind: str, path: str, node: SimNode) -> bool:
     directory, name = posixpath.split(path)
     if kind == "clean shutdown":
         return name == ".kafka_cleanshutdown"
-    is_copy = directory.endswith(METADATA_DIRECTORY)
+    is_metadata = directory.endswith(METADATA_DIRECTORY)
     if kind == "metadata":
         kinds = (".log", ".checkpoint", last_batch.SUFFIX)
-        return is_copy and not _is_controller(node) and name.endswith(kinds)
-    if is_copy or "." in posixpath.basename(directory) or not name.endswith(f".{kind}"):
+        return is_metadata and not _is_controller(node) and name.endswith(kinds)
+    if is_metadata or "." in posixpath.basename(directory) or not name.endswith(f".{kind}"):
         return False
     return kind != "log" or name == max(
         posixpath.basename(each)
@@ -106,7 +106,7 @@ def _is_controller(node: SimNode) -> bool:
 
 
 def lose_directory(injector: FaultInjector, node: SimNode) -> None:
-    """A process dies, and one of its log directories, or its copy of the metadata, is gone."""
+    """A process dies, and one of its log directories, or its metadata log, is gone."""
     directories = node.settings["log.dirs"].split(",")
     kept = [directories[0], *_witnesses(node)] if _is_controller(node) else []
     lost = [each for each in directories if each not in kept]

@@ -1,4 +1,4 @@
-"""A broker's own copy of the metadata: what it holds, how it is cut, what becomes of damage."""
+"""A broker's own metadata log: what it holds, how it is cut, what becomes of damage."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tests.cluster.controller_fixture import PORT, ControllerFixture, served
 from tests.cluster.fixtures import CLUSTER_ID
 from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.cluster.metadata_check import read_durable_end
-from twisted_broker.cluster.metadata_copy import MOST_DAMAGED_COPIES, SYNC_MS, open_metadata_copy
 from twisted_broker.cluster.metadata_loader import MetadataLoader, MetadataRegression
 from twisted_broker.cluster.metadata_recovery import Target, read_source, recover
 from twisted_broker.cluster.observer import MetadataObserver
+from twisted_broker.cluster.observer_log import MOST_DAMAGED_LOGS, SYNC_MS, open_observer_log
 from twisted_broker.cluster.records import batch_records, build_batch
 from twisted_broker.cluster.snapshots import SnapshotId, list_snapshots, snapshot_bytes
 from twisted_broker.interfaces import Runtime
@@ -27,12 +27,12 @@ from twisted_broker.wire.messages import metadata_records as records
 from twisted_broker.wire.records import iterate_batches
 
 CONTROLLERS = "/data/__cluster_metadata-0"
-COPY = "/own/__cluster_metadata-0"
-LOG = f"{COPY}/{0:020d}.log"
+OWN_LOG = "/own/__cluster_metadata-0"
+LOG = f"{OWN_LOG}/{0:020d}.log"
 
 
 class Follower:
-    """An observer with a copy in `/own` of a disk of its own."""
+    """An observer with a log in `/own` of a disk of its own."""
 
     def __init__(
         self, fixture: ControllerFixture, files: Any = None, unique: int = 7, **settings: str
@@ -42,7 +42,7 @@ class Follower:
         self.files.make_directories("/own")
         self.broken: list[BaseException] = []
         self.warnings: list[str] = []
-        self.copy, self.base, self.told = open_metadata_copy(
+        self.own_log, self.base, self.told = open_observer_log(
             self.files,
             InlineWorker(),
             "/own",
@@ -68,7 +68,7 @@ class Follower:
             config,
             CLUSTER_ID,
             [("127.0.0.1", PORT)],
-            copy=self.copy,
+            own_log=self.own_log,
             base=self.base,
             on_fatal=self.ended.append,
         )
@@ -77,7 +77,7 @@ class Follower:
 
     def stop(self) -> Follower:
         self.observer.stop()
-        self.copy.finish()
+        self.own_log.finish()
         self.fixture.settle()
         return self
 
@@ -100,14 +100,14 @@ def log_of(files: MemoryFileSystem, directory: str) -> bytes:
     return b"".join(read_whole(files, path) or b"" for path in found)
 
 
-def test_the_copy_is_the_log_byte_for_byte(fixture: ControllerFixture) -> None:
+def test_the_log_is_the_controllers_byte_for_byte(fixture: ControllerFixture) -> None:
     member = Follower(fixture)
     fixture.create_topic("u", 3)
     fixture.settle()
-    assert log_of(member.files, COPY) == log_of(fixture.files, CONTROLLERS) != b""
+    assert log_of(member.files, OWN_LOG) == log_of(fixture.files, CONTROLLERS) != b""
 
 
-def test_a_restart_goes_on_from_the_copy(
+def test_a_restart_goes_on_from_the_log(
     fixture: ControllerFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The image is there before anybody is asked, and only what came since is fetched, behind
@@ -126,11 +126,11 @@ def test_a_restart_goes_on_from_the_copy(
     again = member.again()
     assert again.base == before
     assert again.observer.image == fixture.controller.image and again.ended == []
-    assert min(asked) == again.copy.last_batch.base_offset > 5
-    assert log_of(again.files, COPY) == log_of(fixture.files, CONTROLLERS)
+    assert min(asked) == again.own_log.last_batch.base_offset > 5
+    assert log_of(again.files, OWN_LOG) == log_of(fixture.files, CONTROLLERS)
 
 
-def test_a_controllers_snapshot_takes_the_copys_place() -> None:
+def test_a_controllers_snapshot_takes_the_logs_place() -> None:
     """It is a checkpoint file of the same bytes; the log goes on behind it; a restart begins
     from both.
     """
@@ -146,37 +146,37 @@ def test_a_controllers_snapshot_takes_the_copys_place() -> None:
     member = Follower(fixture)
     fixture.create_topic("after")
     fixture.settle()
-    (snapshot,) = list_snapshots(member.files, COPY)
-    assert read_whole(member.files, f"{COPY}/{snapshot.file_name}") == read_whole(
+    (snapshot,) = list_snapshots(member.files, OWN_LOG)
+    assert read_whole(member.files, f"{OWN_LOG}/{snapshot.file_name}") == read_whole(
         fixture.files, f"{CONTROLLERS}/{snapshot.file_name}"
     )
     assert (
-        member.copy.log.log_start_offset == snapshot.end_offset
-        and member.copy.end_offset == fixture.controller.log.end_offset
+        member.own_log.log.log_start_offset == snapshot.end_offset
+        and member.own_log.end_offset == fixture.controller.log.end_offset
     )
     again = member.stop().again()
     assert again.base.topics_by_name == fixture.controller.image.topics_by_name
 
 
-def test_the_copy_is_truncated_behind_a_snapshot_of_its_own(fixture: ControllerFixture) -> None:
+def test_the_log_is_truncated_behind_a_snapshot_of_its_own(fixture: ControllerFixture) -> None:
     member = Follower(fixture, metadata_log_max_record_bytes_between_snapshots="1000")
     fixture.create_topic("u", 30)
     fixture.settle()
-    (snapshot,) = list_snapshots(member.files, COPY)
-    assert member.copy.log.segments.first.base_offset >= snapshot.end_offset
+    (snapshot,) = list_snapshots(member.files, OWN_LOG)
+    assert member.own_log.log.segments.first.base_offset >= snapshot.end_offset
     again = member.again()
     assert (
         again.base == fixture.controller.image and again.observer.image == fixture.controller.image
     )
 
 
-def test_a_copy_that_ends_at_its_snapshot_knows_another_log(fixture: ControllerFixture) -> None:
+def test_a_log_that_ends_at_its_snapshot_knows_another_log(fixture: ControllerFixture) -> None:
     """No batch of the log is left to compare, and the other log has the same epoch at every
     offset: what stands beside the snapshot tells.
     """
     member = Follower(fixture, metadata_log_max_record_bytes_between_snapshots="1").stop()
-    (snapshot,) = list_snapshots(member.files, COPY)
-    assert snapshot.end_offset == member.copy.end_offset and not log_of(member.files, COPY)
+    (snapshot,) = list_snapshots(member.files, OWN_LOG)
+    assert snapshot.end_offset == member.own_log.end_offset and not log_of(member.files, OWN_LOG)
     before = member.observer.image
     own = member.again()
     assert own.ended == [] and own.observer.image == before == fixture.controller.image
@@ -190,7 +190,7 @@ def test_a_copy_that_ends_at_its_snapshot_knows_another_log(fixture: ControllerF
     again = Follower(other, member.files)
     (error,) = again.ended
     assert isinstance(error, MetadataRegression) and "has another batch at offset" in str(error)
-    assert again.observer.image == before and again.copy.end_offset == snapshot.end_offset
+    assert again.observer.image == before and again.own_log.end_offset == snapshot.end_offset
     again.stop()
 
 
@@ -203,7 +203,7 @@ def left(disk: SimDisk, end: str) -> SimDisk:
 def test_a_crash_around_a_snapshot_leaves_a_batch_to_compare(
     fixture: ControllerFixture, end: str
 ) -> None:
-    """At whatever operation: what is left of the copy ends with a batch that is known, and it is
+    """At whatever operation: what is left of the log ends with a batch that is known, and it is
     the controller's.
     """
     log = log_of(fixture.files, CONTROLLERS)
@@ -211,45 +211,47 @@ def test_a_crash_around_a_snapshot_leaves_a_batch_to_compare(
 
     def follow(disk: SimDisk) -> None:
         disk.make_directories("/own")
-        copy, base, _ = open_metadata_copy(disk, InlineWorker(), "/own", fixture.now, 7)
+        own_log, base, _ = open_observer_log(disk, InlineWorker(), "/own", fixture.now, 7)
         disk.sync_all()
-        loader = MetadataLoader(base, copy.transactions, copy.last_batch, copy.append)
+        loader = MetadataLoader(base, own_log.transactions, own_log.last_batch, own_log.append)
         for batch in whole.values():
             data = log[batch.offset : batch.offset + batch.size_in_bytes]
             loader.batches(data, batch.last_offset + 1)
-            copy.consider_snapshot(loader.image, loader.last_batch, 0, 1, 0)
+            own_log.consider_snapshot(loader.image, loader.last_batch, 0, 1, 0)
 
     untouched = SimDisk(1)
     follow(untouched)
-    names = untouched.listdir(COPY)
+    names = untouched.listdir(OWN_LOG)
     assert len([name for name in names if name.endswith((".checkpoint", ".last-batch"))]) == 2
     at_snapshots = 0
     for at in range(untouched.operations):
         disk = SimDisk(at, crash_at=at)
         with pytest.raises(Crash):
             follow(disk)
-        copy, base, told = open_metadata_copy(
+        own_log, base, told = open_observer_log(
             left(disk, end), InlineWorker(), "/own", fixture.now, 7
         )
         if base.offset < 0:
             continue
-        last = copy.last_batch
+        last = own_log.last_batch
         assert not told and last is not None and last.is_same(whole[base.offset])
-        at_snapshots += bool(copy.snapshots) and base.offset + 1 == copy.snapshots[-1].end_offset
+        at_snapshots += (
+            bool(own_log.snapshots) and base.offset + 1 == own_log.snapshots[-1].end_offset
+        )
     assert at_snapshots > 20
 
 
 @pytest.mark.parametrize("change", ["removed", "damaged"])
-def test_a_copy_whose_last_batch_is_not_known_goes_on(
+def test_a_log_whose_last_batch_is_not_known_goes_on(
     fixture: ControllerFixture, change: str
 ) -> None:
     """An older version wrote none; nothing is refused for a damaged one."""
     member = Follower(fixture, metadata_log_max_record_bytes_between_snapshots="1").stop()
-    (name,) = [each for each in member.files.listdir(COPY) if each.endswith(".last-batch")]
+    (name,) = [each for each in member.files.listdir(OWN_LOG) if each.endswith(".last-batch")]
     if change == "removed":
-        member.files.remove(f"{COPY}/{name}")
+        member.files.remove(f"{OWN_LOG}/{name}")
     else:
-        member.files.nodes[f"{COPY}/{name}"].data[4] ^= 1
+        member.files.nodes[f"{OWN_LOG}/{name}"].data[4] ^= 1
     fixture.create_topic("u")
     again = member.again()
     assert again.told == "" and again.ended == []
@@ -263,28 +265,28 @@ def test_a_snapshot_that_is_overdue_comes_with_the_next_records(fixture: Control
     fixture.pass_time(2.9)
     fixture.create_topic("early")
     fixture.settle()
-    assert list_snapshots(member.files, COPY) == []
+    assert list_snapshots(member.files, OWN_LOG) == []
     fixture.pass_time(2.0)
     fixture.create_topic("late")
     fixture.settle()
-    (snapshot,) = list_snapshots(member.files, COPY)
-    assert snapshot.end_offset == member.copy.end_offset
+    (snapshot,) = list_snapshots(member.files, OWN_LOG)
+    assert snapshot.end_offset == member.own_log.end_offset
 
 
-def test_a_torn_tail_of_the_copy_is_fetched_again(fixture: ControllerFixture) -> None:
+def test_a_torn_tail_of_the_log_is_fetched_again(fixture: ControllerFixture) -> None:
     member = Follower(fixture)
     size = member.files.size(LOG)
     member.observer.stop()
     member.files.open(LOG).truncate(size - 10)
     again = member.again()
     assert again.told == "" and 0 <= again.base.offset < fixture.controller.image.offset
-    assert again.observer.image == fixture.controller.image and log_of(again.files, COPY) == log_of(
-        fixture.files, CONTROLLERS
-    )
+    assert again.observer.image == fixture.controller.image and log_of(
+        again.files, OWN_LOG
+    ) == log_of(fixture.files, CONTROLLERS)
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_loss_of_power_takes_the_end_of_the_copy_and_no_more(
+def test_a_loss_of_power_takes_the_end_of_the_log_and_no_more(
     fixture: ControllerFixture, seed: int
 ) -> None:
     """Nothing was synced but what a snapshot covers: what is left opens as a prefix of the log; or
@@ -308,7 +310,7 @@ def test_a_loss_of_power_takes_the_end_of_the_copy_and_no_more(
     assert again.observer.image == fixture.controller.image and again.ended == []
 
 
-def test_a_damaged_copy_is_kept_aside_and_fetched_anew(fixture: ControllerFixture) -> None:
+def test_a_damaged_log_is_kept_aside_and_fetched_anew(fixture: ControllerFixture) -> None:
     member = Follower(fixture).stop()
     damaged = bytearray(member.files.nodes[LOG].data)
     member.files.nodes[LOG].data[200] ^= 1
@@ -319,10 +321,10 @@ def test_a_damaged_copy_is_kept_aside_and_fetched_anew(fixture: ControllerFixtur
     assert again.observer.image == fixture.controller.image and again.ended == []
 
 
-def test_a_damaged_copy_is_not_fetched_from_a_controller_that_is_behind_it(
+def test_a_damaged_log_is_not_fetched_from_a_controller_that_is_behind_it(
     fixture: ControllerFixture,
 ) -> None:
-    """What the damaged copy shows is the least that a controller must have; the next start knows
+    """What the damaged log shows is the least that a controller must have; the next start knows
     it as well.
     """
     member = Follower(fixture).stop()
@@ -332,51 +334,51 @@ def test_a_damaged_copy_is_not_fetched_from_a_controller_that_is_behind_it(
     other = served({"metadata.max.idle.interval.ms": "0"})
     for _ in range(2):
         again = Follower(other, member.files)
-        assert again.copy.known_end.end_offset == reached and again.base.offset == -1
+        assert again.own_log.known_end.end_offset == reached and again.base.offset == -1
         other.pass_time(30.0)
         (error,) = again.ended
         assert isinstance(error, MetadataRegression) and error.applied.end_offset == reached
-        assert again.observer.image.offset == -1 and again.copy.end_offset == 0
+        assert again.observer.image.offset == -1 and again.own_log.end_offset == 0
         again.stop()
 
 
-def test_a_disk_that_fails_ends_the_copy_only(
+def test_a_disk_that_fails_ends_the_log_only(
     fixture: ControllerFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     member = Follower(fixture)
-    end = member.copy.end_offset
+    end = member.own_log.end_offset
     error = OSError(5, "the disk is gone")
 
     def refuse(*_: object) -> int:
         raise error
 
-    monkeypatch.setattr(member.copy.log.segments.active.log.open(), "write_at", refuse)
+    monkeypatch.setattr(member.own_log.log.segments.active.log.open(), "write_at", refuse)
     fixture.create_topic("u")
     fixture.settle()
-    assert member.broken == [error] and member.copy.end_offset == end
+    assert member.broken == [error] and member.own_log.end_offset == end
     assert member.observer.image == fixture.controller.image and member.ended == []
     member.stop()
 
 
-def test_a_copy_that_is_not_written_any_more_says_so_once(fixture: ControllerFixture) -> None:
+def test_a_log_that_is_not_written_any_more_says_so_once(fixture: ControllerFixture) -> None:
     """A batch that does not follow what is there: the metadata is followed on, the disk is well,
-    and one line says what becomes of the copy.
+    and one line says what becomes of the own_log.
     """
     member = Follower(fixture)
-    end = member.copy.end_offset
+    end = member.own_log.end_offset
     behind = build_batch([records.NoOpRecord()], end - 1, fixture.controller.epoch, 0, 30)
-    member.copy.append(behind)
+    member.own_log.append(behind)
     fixture.create_topic("u")
     fixture.settle()
     (line,) = member.warnings
-    assert COPY in line and "until its next start" in line
+    assert OWN_LOG in line and "until its next start" in line
     assert member.observer.image == fixture.controller.image
-    assert member.broken == member.ended == [] and member.copy.end_offset == end
+    assert member.broken == member.ended == [] and member.own_log.end_offset == end
     member.stop()
 
 
 def test_a_snapshot_that_ends_within_a_batch(fixture: ControllerFixture) -> None:
-    """Old controllers wrote such: the copy begins with that batch, whole, as Kafka's followers do;
+    """Old controllers wrote such: the log begins with that batch, whole, as Kafka's followers do;
     a restart counts only what the snapshot does not hold, and following goes on.
     """
     end = fixture.controller.log.end_offset
@@ -390,11 +392,11 @@ def test_a_snapshot_that_ends_within_a_batch(fixture: ControllerFixture) -> None
     snapshot = SnapshotId(end + 2, 1)
     files = MemoryFileSystem()
     files.make_directories("/own")
-    copy, _, _ = open_metadata_copy(files, InlineWorker(), "/own", fixture.now, 7)
-    copy.install(b"".join(snapshot_bytes(image, 0)), snapshot)
-    copy.append(log[straddling.offset :])
-    assert copy.failed is None and copy.end_offset == fixture.controller.log.end_offset
-    copy.finish()
+    own_log, _, _ = open_observer_log(files, InlineWorker(), "/own", fixture.now, 7)
+    own_log.install(b"".join(snapshot_bytes(image, 0)), snapshot)
+    own_log.append(log[straddling.offset :])
+    assert own_log.failed is None and own_log.end_offset == fixture.controller.log.end_offset
+    own_log.finish()
     again = Follower(fixture, files)
     assert again.base == fixture.controller.image and again.told == ""
     assert again.ended == [] and again.observer.image == fixture.controller.image
@@ -408,7 +410,7 @@ def test_a_snapshot_that_ends_within_a_batch(fixture: ControllerFixture) -> None
 def test_within_a_transaction_no_snapshot_is_written(fixture: ControllerFixture) -> None:
     """A snapshot there would lack what the transaction has held back so far."""
     member = Follower(fixture, metadata_log_max_record_bytes_between_snapshots="1")
-    before = list_snapshots(member.files, COPY)
+    before = list_snapshots(member.files, OWN_LOG)
     log = fixture.controller.log
     log.append(
         [
@@ -419,7 +421,10 @@ def test_within_a_transaction_no_snapshot_is_written(fixture: ControllerFixture)
     )
     log.sync()
     fixture.pass_time(1.0)
-    assert member.copy.end_offset == log.end_offset and list_snapshots(member.files, COPY) == before
+    assert (
+        member.own_log.end_offset == log.end_offset
+        and list_snapshots(member.files, OWN_LOG) == before
+    )
     again = member.stop().again()
     log.append([records.EndTransactionRecord()], 30)
     log.sync()
@@ -431,13 +436,13 @@ def test_within_a_transaction_no_snapshot_is_written(fixture: ControllerFixture)
 def test_a_flipped_bit_above_the_durable_end_is_damage(
     fixture: ControllerFixture, position: int
 ) -> None:
-    """The durable end of a copy lags behind its end, and all of it was committed: good batches
+    """The durable end of a log lags behind its end, and all of it was committed: good batches
     behind a bad one are no torn tail, whichever field the bit is in (base offset, length, leader
     epoch).
     """
     member = Follower(fixture)
     member.observer.stop()
-    assert read_durable_end(member.files, COPY) == 0
+    assert read_durable_end(member.files, OWN_LOG) == 0
     data = member.files.nodes[LOG].data
     third = [batch.offset for batch in iterate_batches(bytes(data))][2]
     data[third + position] ^= 1
@@ -453,7 +458,7 @@ def test_a_flipped_bit_above_the_durable_end_is_damage(
 def test_a_flipped_epoch_at_the_very_end_is_not_believed(
     fixture: ControllerFixture, at: int
 ) -> None:
-    """No batch follows the LeaderChange, and a copy has no quorum-state: the leader-epoch
+    """No batch follows the LeaderChange, and a log has no quorum-state: the leader-epoch
     checkpoint contradicts it. Believed, every controller would lead an older epoch for ever.
     """
     member = Follower(fixture)
@@ -462,57 +467,57 @@ def test_a_flipped_epoch_at_the_very_end_is_not_believed(
     fixture.controller = fixture.open()
     fixture.controller.log.replay()
     fixture.controller.log.begin_epoch()
-    newest = log_of(fixture.files, CONTROLLERS)[len(log_of(member.files, COPY)) :]
-    member.copy.append(newest)
+    newest = log_of(fixture.files, CONTROLLERS)[len(log_of(member.files, OWN_LOG)) :]
+    member.own_log.append(newest)
     assert [batch.is_control for batch in iterate_batches(newest)] == [True]
     data = member.files.nodes[LOG].data
     last = [batch.offset for batch in iterate_batches(bytes(data))][-1]
     data[last + at] ^= 0b100
     again = member.again()
-    assert again.base.epoch == 1 and again.copy.known_end.epoch <= 1
+    assert again.base.epoch == 1 and again.own_log.known_end.epoch <= 1
     assert again.observer.leader_epoch <= 1
     again.stop()
 
 
 def test_the_durable_end_moves_while_records_come(fixture: ControllerFixture) -> None:
-    """Not only at a clean stop: a copy that was killed is known to have gone as far."""
+    """Not only at a clean stop: a log that was killed is known to have gone as far."""
     member = Follower(fixture)
     fixture.create_topic("u")
     fixture.settle()
-    end = member.copy.end_offset
-    assert read_durable_end(member.files, COPY) == 0
+    end = member.own_log.end_offset
+    assert read_durable_end(member.files, OWN_LOG) == 0
     fixture.pass_time(SYNC_MS / 1000)
     fixture.join(7)
     fixture.settle()
-    assert end < (read_durable_end(member.files, COPY) or 0) <= member.copy.end_offset
+    assert end < (read_durable_end(member.files, OWN_LOG) or 0) <= member.own_log.end_offset
 
 
 def test_the_durable_end_moves_with_a_snapshot(fixture: ControllerFixture) -> None:
     member = Follower(fixture, metadata_log_max_record_bytes_between_snapshots="1000")
     fixture.create_topic("u", 30)
     fixture.settle()
-    (snapshot,) = list_snapshots(member.files, COPY)
-    assert read_durable_end(member.files, COPY) == snapshot.end_offset > 0
+    (snapshot,) = list_snapshots(member.files, OWN_LOG)
+    assert read_durable_end(member.files, OWN_LOG) == snapshot.end_offset > 0
 
 
-def test_the_newest_damaged_copies_are_kept(fixture: ControllerFixture) -> None:
+def test_the_newest_damaged_logs_are_kept(fixture: ControllerFixture) -> None:
     """A disk that rots does not fill up with them; a controller's log is not one of them."""
     member = Follower(fixture).stop()
     own = f"/own/__cluster_metadata-0.{99:032x}-stray"
     member.files.make_directories(own)
     member.files.open(f"{own}/quorum-state", create=True)
-    for number in range(MOST_DAMAGED_COPIES + 2):
+    for number in range(MOST_DAMAGED_LOGS + 2):
         member.files.nodes[LOG].data[200] ^= 1
         fixture.create_topic(f"u{number}")
         again = Follower(fixture, member.files, unique=number).stop()
         assert f"{number:032x}-stray" in again.told
     kept = {name for name in member.files.listdir("/own") if name.endswith("-stray")}
-    newest = range(2, MOST_DAMAGED_COPIES + 2)
+    newest = range(2, MOST_DAMAGED_LOGS + 2)
     assert kept == {f"__cluster_metadata-0.{each:032x}-stray" for each in (*newest, 99)}
 
 
 @pytest.mark.parametrize("keep", [0.0, 1.0])
-def test_a_crash_while_a_damaged_copy_is_replaced_forgets_nothing(
+def test_a_crash_while_a_damaged_log_is_replaced_forgets_nothing(
     fixture: ControllerFixture, keep: float
 ) -> None:
     """At whatever operation: the next start knows how far it went, or finds it damaged again."""
@@ -528,27 +533,27 @@ def test_a_crash_while_a_damaged_copy_is_replaced_forgets_nothing(
         return disk
 
     member = Follower(fixture).stop()
-    reached = member.copy.end_offset
+    reached = member.own_log.end_offset
     member.files.nodes[LOG].data[200] ^= 1
     whole = damaged()
     before = whole.operations
-    opened = open_metadata_copy(whole, InlineWorker(), "/own", fixture.now, 7)
+    opened = open_observer_log(whole, InlineWorker(), "/own", fixture.now, 7)
     assert opened[0].known_end.end_offset == reached
     for at in range(before, whole.operations):
         disk = damaged(crash_at=at)
         with pytest.raises(Crash):
-            open_metadata_copy(disk, InlineWorker(), "/own", fixture.now, 7)
+            open_observer_log(disk, InlineWorker(), "/own", fixture.now, 7)
         left = disk.after_power_loss(keep)
-        copy, _, _ = open_metadata_copy(left, InlineWorker(), "/own", fixture.now, 8)
-        assert copy.known_end.end_offset == reached
-        assert not left.is_directory(f"{COPY}.new")
+        own_log, _, _ = open_observer_log(left, InlineWorker(), "/own", fixture.now, 8)
+        assert own_log.known_end.end_offset == reached
+        assert not left.is_directory(f"{OWN_LOG}.new")
 
 
 def test_a_clean_end_syncs_all_of_it(fixture: ControllerFixture) -> None:
     member = Follower(fixture).stop()
     assert (
-        read_durable_end(member.files, COPY)
-        == member.copy.end_offset
+        read_durable_end(member.files, OWN_LOG)
+        == member.own_log.end_offset
         == fixture.controller.log.end_offset
     )
 
@@ -557,12 +562,12 @@ def test_a_clean_end_on_a_disk_that_fails_is_a_failure_of_the_disk(
     fixture: ControllerFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     member = Follower(fixture)
-    before = read_durable_end(member.files, COPY)
+    before = read_durable_end(member.files, OWN_LOG)
     error = OSError(5, "the disk is gone")
 
     def refuse(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(type(member.copy.log), "finish", refuse)
-    member.copy.finish()
-    assert member.broken == [error] and read_durable_end(member.files, COPY) == before
+    monkeypatch.setattr(type(member.own_log.log), "finish", refuse)
+    member.own_log.finish()
+    assert member.broken == [error] and read_durable_end(member.files, OWN_LOG) == before

@@ -1,19 +1,19 @@
-"""A broker's own copy of the metadata log: `__cluster_metadata-0` in its log directory.
+"""A broker's metadata log: `__cluster_metadata-0` in its log directory, an observer's replica.
 
-Owns `MetadataCopy`: the batches that the controller sent, byte for byte, snapshots, and what is
-known of a copy that was damaged.
+Owns `ObserverLog`: the batches that the controller sent, byte for byte, snapshots, and
+how far a damaged log of before is known to have gone.
 
 1. It holds committed records only: what contradicts them is a fault of the controller, and
    truncates nothing here. A snapshot from the controller replaces the whole log.
-2. Nothing waits for a sync. The copy is synced every `SYNC_MS` while records come, with snapshots
+2. Nothing waits for a sync. The log is synced every `SYNC_MS` while records come, with snapshots
    and at a clean end, and its durable end moves then; a loss of power takes no more than the
    newest part of it.
-3. Beside each snapshot that the copy wrote stands its last batch (`last_batch.py`): a copy that
+3. Beside each snapshot that this broker wrote stands its last batch (`last_batch.py`): a log that
    ends at its snapshot is compared by it. For a snapshot from the controller there is none.
-4. A damaged copy is renamed; the newest `MOST_DAMAGED_COPIES` are kept. The new copy is empty. Its
-   durable end, synced before it takes the name, is where the damaged copy ended (`known_end`): the
-   metadata went at least that far. It stays until the new copy has reached it.
-5. A disk that fails ends the copy (`on_fatal`); the broker follows on without one.
+4. A damaged log is renamed; the newest `MOST_DAMAGED_LOGS` are kept. The new log is empty. Its
+   durable end, synced before it takes the name, is where the damaged log ended (`known_end`): the
+   metadata went at least that far. It stays until the new log has reached it.
+5. A disk that fails ends the log (`on_fatal`); the broker follows on without one.
 
 Source: Kafka's brokers, which are observers of the metadata log with a log of their own; KIP-595,
 KIP-630. Not here: following (`observer.py`).
@@ -49,11 +49,11 @@ from twisted_broker.wire.errors import BrokerError
 from twisted_broker.wire.records import BatchView
 
 SYNC_MS = 10_000
-MOST_DAMAGED_COPIES = 3
-_DAMAGED_COPY = re.compile(re.escape(METADATA_DIRECTORY) + r"\.[0-9a-f]{32}" + STRAY_SUFFIX)
+MOST_DAMAGED_LOGS = 3
+_DAMAGED_LOG = re.compile(re.escape(METADATA_DIRECTORY) + r"\.[0-9a-f]{32}" + STRAY_SUFFIX)
 
 
-def open_metadata_copy(
+def open_observer_log(
     files: IFileSystem,
     disk: IDiskWorker,
     log_directory: str,
@@ -62,23 +62,23 @@ def open_metadata_copy(
     on_fatal: Callable[[BaseException], None] = lambda error: None,
     warn: Callable[[str], None] = lambda text: None,
     applied: Applied = NOT_APPLIED,
-) -> tuple[MetadataCopy, MetadataImage, str]:
-    """The copy in a log directory, its image, and one line about a damaged one that was put
+) -> tuple[ObserverLog, MetadataImage, str]:
+    """The log in a log directory, its image, and one line about a damaged one that was put
     aside, "" otherwise. Slow. Raises OSError.
 
     `unique`: 128 random bits for the name of a damaged one. `applied`: how far this broker is known
-    to have applied the metadata; the copy may lack the end of it after a loss of power.
+    to have applied the metadata; the log may lack the end of it after a loss of power.
     """
     directory, warning = posixpath.join(log_directory, METADATA_DIRECTORY), ""
     _finish_replacing(files, directory)
     try:
-        copy, image = _open(files, disk, log_directory, wall_ms, on_fatal, warn)
+        own_log, image = _open(files, disk, log_directory, wall_ms, on_fatal, warn)
     except MetadataDamage as damage:
         warning = _put_aside(files, directory, unique, damage)
-        copy, image = _open(files, disk, log_directory, wall_ms, on_fatal, warn)
-    if applied.end_offset > max(copy.end_offset, copy.known_end.end_offset):
-        copy.known_end = LogEnd(applied.end_offset, -1)
-    return copy, image, warning
+        own_log, image = _open(files, disk, log_directory, wall_ms, on_fatal, warn)
+    if applied.end_offset > max(own_log.end_offset, own_log.known_end.end_offset):
+        own_log.known_end = LogEnd(applied.end_offset, -1)
+    return own_log, image, warning
 
 
 def _open(
@@ -88,13 +88,13 @@ def _open(
     wall_ms: Callable[[], int],
     on_fatal: Callable[[BaseException], None],
     warn: Callable[[str], None],
-) -> tuple[MetadataCopy, MetadataImage]:
+) -> tuple[ObserverLog, MetadataImage]:
     """Raises MetadataDamage, OSError."""
     try:
-        opened = open_directory(files, disk, log_directory, wall_ms(), is_copy=True)
-        copy = MetadataCopy(opened, wall_ms, on_fatal, warn)
+        opened = open_directory(files, disk, log_directory, wall_ms(), is_observer=True)
+        own_log = ObserverLog(opened, wall_ms, on_fatal, warn)
         try:
-            return copy, copy.replay()
+            return own_log, own_log.replay()
         except MetadataDamage:
             opened.log.release_files()
             raise
@@ -119,9 +119,9 @@ def _finish_replacing(files: IFileSystem, directory: str) -> None:
 
 
 def _put_aside(files: IFileSystem, directory: str, unique: int, damage: MetadataDamage) -> str:
-    """An empty copy takes its place, with the durable end of the damaged one."""
+    """An empty log takes its place, with the durable end of the damaged one."""
     reached = known_end(files, directory).end_offset
-    _remove_old_damaged_copies(files, posixpath.dirname(directory))
+    _remove_old_damaged_logs(files, posixpath.dirname(directory))
     new, aside = _new_name(directory), f"{directory}.{unique:032x}{STRAY_SUFFIX}"
     files.make_directories(new)
     write_durable_end(files, new, reached)
@@ -129,26 +129,26 @@ def _put_aside(files: IFileSystem, directory: str, unique: int, damage: Metadata
     files.rename(new, directory)
     files.sync_directory(posixpath.dirname(directory))
     return (
-        "this broker's copy of the metadata is damaged and kept as "
+        "this broker's metadata log is damaged and kept as "
         f"{posixpath.basename(aside)}; it is fetched anew, "
         f"from a controller that reaches offset {reached}: {damage}"
     )
 
 
-def _remove_old_damaged_copies(files: IFileSystem, log_directory: str) -> None:
+def _remove_old_damaged_logs(files: IFileSystem, log_directory: str) -> None:
     """A disk that rots must not fill up. What was a controller's log is not touched."""
     damaged = [
         posixpath.join(log_directory, name)
         for name in files.listdir(log_directory)
-        if _DAMAGED_COPY.fullmatch(name)
+        if _DAMAGED_LOG.fullmatch(name)
     ]
     damaged = [path for path in damaged if not files.exists(posixpath.join(path, QUORUM_STATE))]
     damaged.sort(key=lambda path: read_durable_end(files, path) or 0, reverse=True)
-    for path in damaged[MOST_DAMAGED_COPIES - 1 :]:
+    for path in damaged[MOST_DAMAGED_LOGS - 1 :]:
         files.remove_tree(path)
 
 
-class MetadataCopy(MetadataStore):
+class ObserverLog(MetadataStore):
     """`known_end`: how far the metadata is known to have gone, where that is beyond what is here.
     `warn(line)`: it is not written any more, though the disk is well.
     """
@@ -160,7 +160,7 @@ class MetadataCopy(MetadataStore):
         on_fatal: Callable[[BaseException], None],
         warn: Callable[[str], None],
     ) -> None:
-        # Above the log end it is that of a damaged copy, whose place this one took.
+        # Above the log end it is that of a damaged log, whose place this one took.
         reached = opened.durable_end > opened.log.log_end_offset
         super().__init__(opened, wall_ms, on_fatal)
         self._warn = warn
@@ -194,7 +194,7 @@ class MetadataCopy(MetadataStore):
             except BrokerError as error:
                 self.failed = error
                 self._warn(
-                    f"this broker's copy of the metadata in {self.directory} is not written until "
+                    f"this broker's metadata log in {self.directory} is not written until "
                     f"its next start, which fetches it anew: {error}"
                 )
                 return
@@ -318,5 +318,5 @@ class MetadataCopy(MetadataStore):
             finally:
                 self._durable_end_file.close()
 
-        self.failed = OSError("the copy is closed")
+        self.failed = OSError("the log is closed")
         self.disk.submit(sync, lambda _, error: self.log.release_files())

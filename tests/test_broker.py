@@ -241,7 +241,7 @@ def test_a_stop_goes_on_when_no_controller_lets_the_broker_go() -> None:
     """The wait for a controlled shutdown is bounded: after it the ports are closed all the same."""
     broker = MemoryBroker().start()
     create(broker, "t")
-    channel: Any = broker.broker.role.lifecycle._channel
+    channel: Any = broker.broker.broker_server.lifecycle._channel
     channel.send_once = lambda request, version: Deferred()
     began = broker.clock.seconds()
     broker.stop()

@@ -99,7 +99,7 @@ def test_a_second_signal_to_stop(broker: MemoryBroker, tmp_path: Path) -> None:
     made.startService()
     broker.pass_time(2)
     assert made.broker is not None and hurries == []
-    channel: Any = made.broker.role.lifecycle._channel
+    channel: Any = made.broker.broker_server.lifecycle._channel
     channel.send_once = lambda request, version, timeout_ms: Deferred()
     stopped = made.stopService()
     broker.pass_time(3)

@@ -33,9 +33,9 @@ def broker() -> Iterator[MemoryBroker]:
 @pytest.fixture
 def silent(broker: MemoryBroker) -> Iterator[MemoryBroker]:
     """The controller takes requests and answers none."""
-    role = broker.broker.role
-    assert role is not None
-    channel: Any = role.forwarding.channel
+    server = broker.broker.broker_server
+    assert server is not None
+    channel: Any = server.forwarding.channel
     once = channel.send_once
     channel.send_once = lambda request, version, timeout_ms=None: Deferred()
     yield broker
@@ -58,9 +58,9 @@ def test_a_producer_id_while_the_controller_is_away(silent: MemoryBroker) -> Non
 
 def test_a_block_that_comes_late_is_used(broker: MemoryBroker) -> None:
     """The request for a block goes on when its first client is answered: the next one has an id."""
-    role = broker.broker.role
-    assert role is not None
-    channel: Any = role.forwarding.channel
+    server = broker.broker.broker_server
+    assert server is not None
+    channel: Any = server.forwarding.channel
     once, sent = channel.send_once, []
     late: Deferred[Any] = Deferred()
 
@@ -130,9 +130,9 @@ def test_what_waited_long_is_logged_with_what_it_waited_for(
 def test_many_slow_requests_are_a_few_lines(lines: list[str]) -> None:
     """Bounded, whatever their clients do."""
     broker = MemoryBroker(replog_request_slow_ms="1").start()
-    role = broker.broker.role
-    assert role is not None
-    channel: Any = role.forwarding.channel
+    server = broker.broker.broker_server
+    assert server is not None
+    channel: Any = server.forwarding.channel
     once = channel.send_once
     channel.send_once = lambda request, version, timeout_ms=None: Deferred()
     for _ in range(MOST_LINES + 5):

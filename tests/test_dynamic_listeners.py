@@ -75,11 +75,11 @@ def test_a_new_listener_serves_and_is_registered(broker: MemoryBroker) -> None:
     altered(broker, listeners=OUTSIDE)
     assert addresses(broker, 9094) == [("127.0.0.1", 9094)]
     assert addresses(broker, 9092) == [("127.0.0.1", 9092)]
-    registered = broker.broker.role.observer.image.brokers[1].listeners
+    registered = broker.broker.broker_server.observer.image.brokers[1].listeners
     assert registered["OUTSIDE"] == Endpoint("OUTSIDE", "127.0.0.1", 9094, 0)
     assert (
-        broker.broker.role.lifecycle.broker_epoch
-        == broker.broker.role.observer.image.brokers[1].epoch
+        broker.broker.broker_server.lifecycle.broker_epoch
+        == broker.broker.broker_server.observer.image.brokers[1].epoch
     )
 
 
@@ -91,7 +91,7 @@ def test_a_listener_that_is_removed_ends_with_its_connections(broker: MemoryBrok
     assert not connection.connected
     with pytest.raises(ConnectionRefusedError):
         broker.ask(MetadataRequest(topics=[]), 12, 9094)
-    assert set(broker.broker.role.observer.image.brokers[1].listeners) == {"PLAINTEXT"}
+    assert set(broker.broker.broker_server.observer.image.brokers[1].listeners) == {"PLAINTEXT"}
     assert addresses(broker, 9092) == [("127.0.0.1", 9092)]
 
 
@@ -225,11 +225,11 @@ def test_what_could_not_be_opened_is_refused_and_nothing_is_stored(
 ) -> None:
     taken: Deferred[Any] = broker.network.listen("127.0.0.1", 7000, None)
     assert taken.called
-    before = dict(broker.broker.role.observer.image.config(4, "1"))
+    before = dict(broker.broker.broker_server.observer.image.config(4, "1"))
     result = alter(broker, values)
     assert result.error_code == ErrorCode.INVALID_REQUEST
     assert reason in result.error_message
-    assert broker.broker.role.observer.image.config(4, "1") == before
+    assert broker.broker.broker_server.observer.image.config(4, "1") == before
     assert addresses(broker, 9092) == [("127.0.0.1", 9092)]
 
 

@@ -38,19 +38,19 @@ OTHERS: dict[str, Callable[[MemoryBroker], Any]] = {
         broker.broker.log_manager.config.cordoned_directories
     ),
     "follower.replication.throttled.rate": lambda broker: (
-        broker.broker.role.replica_manager.follower_quota._bound()
+        broker.broker.broker_server.replica_manager.follower_quota._bound()
     ),
     "leader.replication.throttled.rate": lambda broker: (
-        broker.broker.role.replica_manager.leader_quota._bound()
+        broker.broker.broker_server.replica_manager.leader_quota._bound()
     ),
     "group.consumer.assignment.interval.ms": lambda broker: (
-        broker.broker.role.groups.context.settings.consumer.defaults.assignment_interval_ms
+        broker.broker.broker_server.groups.context.settings.consumer.defaults.assignment_interval_ms
     ),
     "group.share.assignment.interval.ms": lambda broker: (
-        broker.broker.role.groups.context.settings.share.defaults.assignment_interval_ms
+        broker.broker.broker_server.groups.context.settings.share.defaults.assignment_interval_ms
     ),
     "group.streams.assignment.interval.ms": lambda broker: (
-        broker.broker.role.groups.context.settings.streams.defaults.assignment_interval_ms
+        broker.broker.broker_server.groups.context.settings.streams.defaults.assignment_interval_ms
     ),
     "log.cleaner.backoff.ms": lambda broker: cleaner_config(broker, "backoff.ms"),
     "log.cleaner.dedupe.buffer.size": lambda broker: cleaner_config(broker, "dedupe.buffer.size"),
@@ -67,14 +67,14 @@ OTHERS: dict[str, Callable[[MemoryBroker], Any]] = {
     "max.connections.per.ip.overrides": lambda broker: ",".join(
         f"{address}:{count}" for address, count in broker.broker.sockets.counts.overrides.items()
     ),
-    "num.replica.fetchers": lambda broker: broker.broker.role.fetchers.count,
+    "num.replica.fetchers": lambda broker: broker.broker.broker_server.fetchers.count,
     "producer.id.expiration.ms": lambda broker: log_config(broker).producer_id_expiration_ms,
     "replica.alter.log.dirs.io.max.bytes.per.second": lambda broker: (
-        broker.broker.role.replica_manager.moves.throttle._rate()
+        broker.broker.broker_server.replica_manager.moves.throttle._rate()
     ),
     "replog.log.dir.free.warn.bytes": lambda broker: broker.broker.log_manager.free_space.limit,
     "replog.refuse.unclean.truncation": lambda broker: (
-        broker.broker.role.fetchers._refuses_unclean()
+        broker.broker.broker_server.fetchers._refuses_unclean()
     ),
     # What a Produce reads.
     "transaction.partition.verification.enable": lambda broker: broker.broker.parts.config.boolean(
@@ -270,4 +270,4 @@ def test_all_parts_hold_the_one_live_configuration(broker: MemoryBroker) -> None
     """Nobody keeps a copy that a change would not reach."""
     live = broker.broker.config
     assert broker.broker.parts.config is broker.broker.log_manager.config is live
-    assert broker.broker.role.replica_manager.config is live
+    assert broker.broker.broker_server.replica_manager.config is live

@@ -399,10 +399,10 @@ def test_a_topic_deleted_while_its_broker_was_away_goes_with_its_records(
     pair.broker.pass_time(5)
     found = folders(pair)
     assert [name.endswith("-delete") for name in found] == ([False, True] if again else [True])
-    role = pair.broker.broker.role
-    assert role is not None and role.own_log is not None
-    assert isinstance(role.observer, MetadataObserver)
-    assert role.observer.take_removals() is role.own_log.removals is None  # nothing grows on
+    server = pair.broker.broker.broker_server
+    assert server is not None and server.own_log is not None
+    assert isinstance(server.observer, MetadataObserver)
+    assert server.observer.take_removals() is server.own_log.removals is None  # nothing grows on
     pair.broker.pass_time(LONG)
     assert folders(pair) == (["precious-0"] if again else [])
     assert not again or not pair.broker.files.nodes[f"/data/precious-0/{0:020d}.log"].data
@@ -495,7 +495,7 @@ def test_a_disk_that_fails_under_the_metadata_log_alone_fails_no_log_directory()
     node.ask(CreateTopicsRequest(topics=[topic], timeout_ms=1000), 7)
     node.pass_time(5)
     assert node.broker.log_manager.directories.offline() == [] and node.fatal == []
-    assert node.broker.role.own_log.failed is not None
+    assert node.broker.broker_server.own_log.failed is not None
     assert "t" in node.broker.parts.metadata.image.topics_by_name
     node.stop()
 
@@ -551,7 +551,7 @@ def test_a_node_that_is_the_controller_too_keeps_one_log() -> None:
     assert [
         name for name in node.files.listdir("/data") if name.startswith("__cluster_metadata")
     ] == ["__cluster_metadata-0"]
-    assert node.broker.role.own_log is None
+    assert node.broker.broker_server.own_log is None
     node.stop()
 
 
@@ -760,8 +760,8 @@ def test_an_own_log_that_is_not_written_any_more_forgets_nothing() -> None:
     node.ask(CreateTopicsRequest(topics=[topic], timeout_ms=1000), 7)
     disk.faults.append(Fault(EIO, "write", "/meta/__cluster_metadata-0"))
     node.pass_time(20)
-    assert node.broker.role is not None and node.broker.role.own_log is not None
-    assert node.broker.role.own_log.failed is not None
+    assert node.broker.broker_server is not None and node.broker.broker_server.own_log is not None
+    assert node.broker.broker_server.own_log.failed is not None
     older = MemoryFileSystem()
     older.nodes, older.directories = (
         deepcopy(controller.files.nodes),

@@ -79,7 +79,7 @@ def log(broker: MemoryBroker, name: TopicPartition) -> Any:
 
 
 def broken(broker: MemoryBroker) -> Any:
-    return broker.broker.role.replica_manager.partitions[BROKEN]
+    return broker.broker.broker_server.replica_manager.partitions[BROKEN]
 
 
 def close_segments(broker: MemoryBroker) -> None:
@@ -116,7 +116,8 @@ def test_a_missing_segment_is_its_partitions_alone(broker: MemoryBroker) -> None
         line = only_broken_failed(broker, events)
     assert "put the file back" in line
     assert (
-        "put the file back" in broker.broker.role.replica_manager.partitions[BROKEN].offline_because
+        "put the file back"
+        in broker.broker.broker_server.replica_manager.partitions[BROKEN].offline_because
     )
 
 

@@ -48,7 +48,9 @@ def create(broker: MemoryBroker, name: str) -> None:
 
 def produce(broker: MemoryBroker, count: int = 20) -> None:
     for _ in range(count):
-        (outcome,) = broker.broker.role.replica_manager.produce([(TP, batch(value=b"v" * 90))], 1)
+        (outcome,) = broker.broker.broker_server.replica_manager.produce(
+            [(TP, batch(value=b"v" * 90))], 1
+        )
         assert not outcome.error
 
 
@@ -93,10 +95,10 @@ def test_a_replica_moves_and_the_controller_knows(broker: MemoryBroker, version:
     broker.pass_time(3)
     assert places(broker) == (target, source)
     assert described(broker) == {target: [(0, False)], source: []}
-    state = broker.broker.role.observer.image.partition("t", 0)
+    state = broker.broker.broker_server.observer.image.partition("t", 0)
     directory = broker.broker.log_manager.directories.by_path[target]
     assert state is not None and state.directory_of(1) == directory.directory_id
-    assert not broker.broker.role.assignments._moving
+    assert not broker.broker.broker_server.assignments._moving
     produce(broker)
     assert broker.broker.log_manager.logs[TP].high_watermark == 40
 
@@ -194,9 +196,9 @@ def test_a_cordoned_directory_takes_no_new_replica(broker: MemoryBroker) -> None
     results = broker.ask(log_dirs.DescribeLogDirsRequest(topics=None), 5).results
     assert {each.log_dir: each.is_cordoned for each in results} == {source: False, target: True}
     directory = broker.broker.log_manager.directories.by_path[target].directory_id
-    assert broker.broker.role.observer.image.brokers[1].cordoned == (directory,)
+    assert broker.broker.broker_server.observer.image.brokers[1].cordoned == (directory,)
     cordon(broker, "")
-    assert not broker.broker.role.observer.image.brokers[1].cordoned
+    assert not broker.broker.broker_server.observer.image.brokers[1].cordoned
     create(broker, "last")
     assert alter(broker, target) == ErrorCode.NONE
 

@@ -285,7 +285,7 @@ def test_mutations_beyond_the_quota_are_refused_or_waited_for(quotas: Quotas) ->
     assert refused.topics[0].error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
     # 11 tokens were there, 20 are used.
     assert 8000 < refused.throttle_time_ms <= 9000 and took < 1
-    assert "b" not in quotas.broker.broker.role.observer.image.topics_by_name
+    assert "b" not in quotas.broker.broker.broker_server.observer.image.topics_by_name
     assert quotas.wait() == pytest.approx(refused.throttle_time_ms / 1000, abs=0.01)
     taken, _ = create("b", 7, 2)
     assert taken.topics[0].error_code == 0
@@ -313,7 +313,7 @@ def test_topics_created_by_a_clients_metadata_are_charged_to_it(quotas: Quotas) 
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=True)
         quotas.broker.run(connection.send(request, 12))
         quotas.broker.pass_time(0.1)
-        return quotas.broker.broker.role.observer.image.topics_by_name.keys() & set(names)
+        return quotas.broker.broker.broker_server.observer.image.topics_by_name.keys() & set(names)
 
     assert 11 <= len(named(quotas.connection, *(f"n{number}" for number in range(20)))) <= 12
     assert not named(quotas.connection, "late")

@@ -307,6 +307,6 @@ def test_a_coordinator_waits_longer_for_the_answer_than_its_leader_for_replicas(
     closed before leaves all of them to be sent again.
     """
     broker = MemoryBroker(request_timeout_ms=timeout_ms).start()
-    connection = broker.broker.role._connect_for_markers("host", 1)
+    connection = broker.broker.broker_server._connect_for_markers("host", 1)
     assert connection.request_timeout_ms > int(timeout_ms)
     broker.stop()

@@ -69,7 +69,7 @@ def test_it_leads_follows_and_comes_back(three: Numbered) -> None:
     three.until(three.all_in_sync, "0 is in the ISR again")
     assert three.produce(0, b"three") == 2 and three.log(0).log_end_offset == 3
     for number in (0, 1, 2):
-        stats = three.node(number).broker.role.replica_manager.stats.topics["t"]
+        stats = three.node(number).broker.broker_server.replica_manager.stats.topics["t"]
         assert stats.bytes_out == 0
         assert bool(stats.replication_bytes_out) is (number == three.partitions()[0].leader)
     asked = [reassignment.TopicPartitions(topic="t", partitions=[0])]

@@ -85,22 +85,22 @@ def test_a_controller_that_is_away_makes_no_roles_stale() -> None:
 def test_a_broker_that_stood_still_coordinates_nothing_until_it_has_caught_up() -> None:
     """Groups and transactional ids: what is answered from memory may be old."""
     node = MemoryBroker().start()
-    role = node.broker.role
-    assert role is not None
-    for topic in (role.groups.offsets_topic, role.transactions.topic):
+    server = node.broker.broker_server
+    assert server is not None
+    for topic in (server.groups.offsets_topic, server.transactions.topic):
         assert topic is not None
         topic.create()
     node.pass_time(2.0)
-    assert role.groups.fetch_offsets("g", []) == []
+    assert server.groups.fetch_offsets("g", []) == []
     with pytest.raises(BrokerError, match="TRANSACTIONAL_ID_NOT_FOUND"):
-        role.transactions.describe("t")
+        server.transactions.describe("t")
     node.clock.rightNow += 12.0
     for ask in (
-        lambda: role.groups.fetch_offsets("g", []),
-        lambda: role.transactions.describe("t"),
+        lambda: server.groups.fetch_offsets("g", []),
+        lambda: server.transactions.describe("t"),
     ):
         with pytest.raises(BrokerError, match="NOT_COORDINATOR"):
             ask()
     node.pass_time(2.0)
-    assert role.groups.fetch_offsets("g", []) == []
+    assert server.groups.fetch_offsets("g", []) == []
     node.stop()

@@ -220,7 +220,7 @@ def test_an_older_log_does_not_lead_while_the_newer_one_is_offline() -> None:
         without.pass_time(5)
     assert without.broker.log_manager.directories.offline() == [target]
     assert kept(without).offline
-    state = without.broker.role.observer.image.partition("t", 0)
+    state = without.broker.broker_server.observer.image.partition("t", 0)
     assert state is not None and state.leader == -1
     assert read(without).error_code in (
         ErrorCode.KAFKA_STORAGE_ERROR,
@@ -254,7 +254,7 @@ def test_the_controller_hears_of_a_log_that_is_refused() -> None:
         without = MemoryBroker(broker.files, seed=8).start()
         without.pass_time(5)
     assert kept(without).offline
-    state = without.broker.role.observer.image.partition("t", 0)
+    state = without.broker.broker_server.observer.image.partition("t", 0)
     assert state is not None and state.leader == -1
     said = [formatEvent(line) for line in lines if line["log_level"] >= LogLevel.warn]
     assert any("offsets 3 to 5 are missing" in line for line in said)

@@ -39,22 +39,22 @@ class ShareBroker(MemoryBroker):
             self.initialize("g", partition)
 
     @property
-    def role(self):
-        return self.broker.role
+    def broker_server(self):
+        return self.broker.broker_server
 
     @property
     def manager(self):
-        return self.role.share_partitions
+        return self.broker_server.share_partitions
 
     def key(self, group="g", partition=0):
         return SharePartitionKey(group, self.topic_id, partition)
 
     def initialize(self, group, partition=0, start=0, epoch=1):
-        self.run(self.role.persister.initialize(self.key(group, partition), epoch, start))
+        self.run(self.broker_server.persister.initialize(self.key(group, partition), epoch, start))
 
     def stored(self, group="g", partition=0):
         """What the share coordinator has: start offset, and batches as text."""
-        state = self.run(self.role.persister.read(self.key(group, partition), -1))
+        state = self.run(self.broker_server.persister.read(self.key(group, partition), -1))
         words = {0: "free", 2: "ack", 4: "arch"}
         batches = ", ".join(
             f"{first}-{last} {words[kind]} x{count}" for first, last, kind, count in state.batches

@@ -81,8 +81,8 @@ def test_a_fenced_broker_is_not_ready() -> None:
     """As soon as it has heard of it."""
     broker = MemoryBroker().start()
     looking = Looking(broker)
-    assert broker.broker.role is not None
-    lifecycle = broker.broker.role.lifecycle
+    assert broker.broker.broker_server is not None
+    lifecycle = broker.broker.broker_server.lifecycle
     request = broker_lifecycle.BrokerHeartbeatRequest(
         broker_id=1,
         broker_epoch=lifecycle.broker_epoch,

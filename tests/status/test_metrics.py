@@ -31,7 +31,7 @@ def parts_of(fixture: Fixture) -> Any:
         cluster_id="c",
         controller=None,
         lifecycle=None,
-        roles=None,
+        control_requests=None,
         groups=None,
         transactions=None,
         telemetry=None,

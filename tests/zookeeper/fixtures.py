@@ -13,8 +13,8 @@ from twisted_broker.turns import Turns
 from twisted_broker.wire.messages import zookeeper_controller as messages
 from twisted_broker.zookeeper.acl_watch import AclWatch
 from twisted_broker.zookeeper.cluster_state import ClusterState
+from twisted_broker.zookeeper.control_requests import ControlRequests
 from twisted_broker.zookeeper.entity_writes import EntityWrites
-from twisted_broker.zookeeper.role_requests import RoleRequests
 
 CONTROLLER, CONTROLLER_EPOCH, BROKER_EPOCH = 2, 5, 70
 
@@ -31,7 +31,7 @@ class Member(Fixture):
         self.replicas._brokers._source = self.state
         zookeeper = MemoryZooKeeper(MemoryEnsemble(), self.clock)
         acls = AclWatch(self.runtime, zookeeper, self.state)
-        self.roles = RoleRequests(
+        self.roles = ControlRequests(
             self.state,
             self.replicas,
             self.log_manager,

@@ -25,7 +25,7 @@ class Coordinator(Member):
         self.starting = ensureDeferred(self.broker.start())
         self.pass_time(2.0)
         self.sender = self.connection()
-        self.roles = self.broker.role.stale_roles
+        self.roles = self.broker.broker_server.stale_roles
         self.zookeeper = self.broker.membership.zookeeper
         self.command()
         self.pass_time(1.0)
@@ -126,7 +126,10 @@ def test_no_group_or_transaction_has_its_coordinator_meanwhile(member: Any) -> N
     for topic in ("__consumer_offsets", "__transaction_state"):
         member.command(topic)
     member.pass_time(1.0)
-    transactions, groups = member.broker.role.transactions, member.broker.role.groups
+    transactions, groups = (
+        member.broker.broker_server.transactions,
+        member.broker.broker_server.groups,
+    )
     assert groups.fetch_offsets("g", []) == []
     with pytest.raises(BrokerError, match="TRANSACTIONAL_ID_NOT_FOUND"):
         transactions.describe("t")

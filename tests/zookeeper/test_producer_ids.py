@@ -11,7 +11,7 @@ from twisted.internet.task import Clock
 
 from tests.cluster.test_broker_requests import given
 from twisted_broker.wire.errors import ErrorCode
-from twisted_broker.zookeeper.controller_requests import ZnodeProducerIds
+from twisted_broker.zookeeper.forwarding import ZnodeProducerIds
 from twisted_broker.zookeeper.port import BadVersionError, NodeExistsError, NodeStat, NoNodeError
 from twisted_broker.zookeeper.znodes import PRODUCER_ID_BLOCK, producer_block_json
 

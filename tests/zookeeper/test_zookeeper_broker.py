@@ -75,14 +75,14 @@ def test_nobody_commands_a_broker_that_is_not_registered() -> None:
     answers: list[Any] = []
     sent = connection.send(_roles(member.before.czxid), 7).addCallback(answers.append)
     member.pass_time(2.0)
-    assert not answers and TP not in member.broker.role.replica_manager.partitions
+    assert not answers and TP not in member.broker.broker_server.replica_manager.partitions
 
     member.ensemble.end_session(_DEAD)
     member.run(sent)
     assert answers[0].error_code == ErrorCode.STALE_BROKER_EPOCH
-    assert TP not in member.broker.role.replica_manager.partitions
+    assert TP not in member.broker.broker_server.replica_manager.partitions
     epoch = member.ensemble.node(broker_path(1)).czxid
     assert member.run(connection.send(_roles(epoch), 7)).error_code == ErrorCode.NONE
-    assert member.broker.role.replica_manager.partitions[TP].is_leader
+    assert member.broker.broker_server.replica_manager.partitions[TP].is_leader
     connection.close()
     starting.addErrback(lambda failure: None).cancel()

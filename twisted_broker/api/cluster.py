@@ -57,8 +57,8 @@ def any_live_broker(context: RequestContext, image: MetadataImage) -> int:
     """The id that clients are given as the controller: of any live broker, since each passes
     requests on; -1 when none lives. In a ZooKeeper cluster it is the controller itself.
     """
-    if context.broker.roles is not None:
-        return context.broker.roles.controller_id
+    if context.broker.control_requests is not None:
+        return context.broker.control_requests.controller_id
     live = image.live_brokers()
     return context.broker.runtime.random.choice(live).id if live else -1
 

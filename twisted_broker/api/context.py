@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from twisted_broker.replication.replica_manager import ReplicaManager
     from twisted_broker.share.share_partition_manager import SharePartitionManager
     from twisted_broker.telemetry.instances import ClientInstances
-    from twisted_broker.zookeeper.role_requests import RoleRequests
+    from twisted_broker.zookeeper.control_requests import ControlRequests
 
 
 Denials = dict[tuple[Operation, ResourceType], tuple[tuple[str, ...], int]]
@@ -87,9 +87,9 @@ class BrokerParts:
 
     A part is None where the process lacks its role: `replica_manager`, `metadata`, `forwarding`,
     `groups`, `transactions`, `add_partitions_to_txn`, `telemetry` and `lifecycle` are a broker's,
-    `controller` to a controller, `roles` to a member of a ZooKeeper cluster. `listening`: the
-    factories of its listeners. Either role has quotas of its own. `exports`: held by
-    the one payload of client metrics that is inflated.
+    `controller` to a controller, `control_requests` to a member of a ZooKeeper cluster.
+    `listening`: the factories of its listeners. Either role has quotas of its own. `exports`: held
+    by the one payload of client metrics that is inflated.
     """
 
     __slots__ = (
@@ -99,6 +99,7 @@ class BrokerParts:
         "authorizer",
         "cluster_id",
         "config",
+        "control_requests",
         "controller",
         "controller_quotas",
         "dynamic_listeners",
@@ -113,7 +114,6 @@ class BrokerParts:
         "node_id",
         "quotas",
         "replica_manager",
-        "roles",
         "runtime",
         "share_partitions",
         "share_state",
@@ -146,7 +146,7 @@ class BrokerParts:
         lifecycle: ILifecycle | None = None,
         listening: Sequence[ConnectionFactory] = (),
         audit: EventLines | None = None,
-        roles: RoleRequests | None = None,
+        control_requests: ControlRequests | None = None,
         add_partitions_to_txn: AddPartitionsToTxnManager | None = None,
         quotas: Quotas | None = None,
         controller_quotas: Quotas | None = None,
@@ -173,7 +173,7 @@ class BrokerParts:
         self.listening = listening
         self.add_partitions_to_txn = add_partitions_to_txn
         self.audit = audit or audit_lines(runtime.clock, node_id)
-        self.roles = roles
+        self.control_requests = control_requests
         self.quotas = quotas or Quotas()
         self.controller_quotas = controller_quotas or Quotas()
         self.dynamic_listeners = dynamic_listeners

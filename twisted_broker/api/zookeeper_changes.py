@@ -47,9 +47,9 @@ Values = Mapping[str, str]
 
 
 def _writes(context: RequestContext) -> EntityWrites:
-    roles = context.broker.roles
-    assert roles is not None
-    return roles.writes
+    requests = context.broker.control_requests
+    assert requests is not None
+    return requests.writes
 
 
 async def alter_configs(

@@ -153,7 +153,7 @@ class BrokerServer:
             self._connect_to_coordinator,
             runtime.clock.seconds,
         )
-        self.role_requests = membership.role_requests(self.replica_manager)
+        self.control_requests = membership.control_requests(self.replica_manager)
 
     def _redeliver(self, delta: MetadataDelta) -> None:
         """Roles that are tried again go to all who apply deltas."""

@@ -92,7 +92,7 @@ class KafkaServer:
         self.sockets = SocketServer(self.shared, self.make_dispatcher, lambda: self.parts)
         self.membership = membership(self.shared, self.sockets) if self._is_broker else None
         self._controller_server: ControllerServer | None = None
-        self.role: BrokerServer | None = None
+        self.broker_server: BrokerServer | None = None
         self.parts = self._make_parts({})
         self._started = self._leaving = False
 
@@ -127,7 +127,7 @@ class KafkaServer:
         """Of what is there by now: the controller's listener opens before a broker's parts are
         made.
         """
-        role = self.role
+        broker = self.broker_server
         return BrokerParts(
             node_id=self.config.node_id,
             cluster_id=self.shared.cluster_id,
@@ -136,22 +136,22 @@ class KafkaServer:
             authorizer=self._authorizer(),
             features=features,
             log_manager=self.log_manager,
-            replica_manager=None if role is None else role.replica_manager,
-            metadata=None if role is None else role.observer,
-            forwarding=None if role is None else role.forwarding,
-            groups=None if role is None else role.groups,
-            transactions=None if role is None else role.transactions,
-            share_state=None if role is None else role.share_state,
-            share_partitions=None if role is None else role.share_partitions,
-            telemetry=None if role is None else role.telemetry,
-            add_partitions_to_txn=None if role is None else role.add_partitions_to_txn,
+            replica_manager=None if broker is None else broker.replica_manager,
+            metadata=None if broker is None else broker.observer,
+            forwarding=None if broker is None else broker.forwarding,
+            groups=None if broker is None else broker.groups,
+            transactions=None if broker is None else broker.transactions,
+            share_state=None if broker is None else broker.share_state,
+            share_partitions=None if broker is None else broker.share_partitions,
+            telemetry=None if broker is None else broker.telemetry,
+            add_partitions_to_txn=None if broker is None else broker.add_partitions_to_txn,
             controller=self._controller,
             turns=self.shared.turns,
-            lifecycle=None if role is None else role.lifecycle,
+            lifecycle=None if broker is None else broker.lifecycle,
             listening=self.sockets.factories,
             dynamic_listeners=self.sockets.dynamic,
             audit=self.shared.audit,
-            roles=None if role is None else role.role_requests,
+            control_requests=None if broker is None else broker.control_requests,
             quotas=self.shared.quotas,
             controller_quotas=self.shared.controller_quotas,
         )
@@ -166,7 +166,8 @@ class KafkaServer:
         from twisted_broker.security.standard_authorizer import NoMetadata, StandardAuthorizer
 
         return StandardAuthorizer(
-            (self._controller if self.role is None else self.role.observer) or NoMetadata(),
+            (self._controller if self.broker_server is None else self.broker_server.observer)
+            or NoMetadata(),
             super_users(self.config),
             self.config.boolean("allow.everyone.if.no.acl.found"),
         )
@@ -206,26 +207,26 @@ class KafkaServer:
 
     def _not_ready(self) -> str:
         """Why clients are not served; empty when they are."""
-        role = self.role
+        broker = self.broker_server
         if self._leaving or self.shared.stopping:
             return "it is shutting down"
         if self._started:
             if self._controller is not None and self._controller.log.failed is not None:
                 return "the metadata log of its controller failed"
-            return "" if role is None else role.fenced()
+            return "" if broker is None else broker.fenced()
         if not self.shared.cluster_id:
             return "it waits for its controller, which knows the cluster's id"
-        if role is None:
+        if broker is None:
             return (
                 "its log directories are loaded"
                 if self._controller is None
                 else "its controller starts"
             )
-        if role.lifecycle.broker_epoch < 0:
+        if broker.lifecycle.broker_epoch < 0:
             return "it waits for its controller to register it"
-        if not role.publisher.caught_up:
-            return f"it reads the metadata: it is at offset {role.observer.image.offset}"
-        return role.fenced() or "its listeners open"
+        if not broker.publisher.caught_up:
+            return f"it reads the metadata: it is at offset {broker.observer.image.offset}"
+        return broker.fenced() or "its listeners open"
 
     # starting
 
@@ -256,7 +257,7 @@ class KafkaServer:
             self._renew_parts({})
 
     def _broker_epoch(self) -> int:
-        return -1 if self.role is None else self.role.lifecycle.broker_epoch
+        return -1 if self.broker_server is None else self.broker_server.lifecycle.broker_epoch
 
     async def _start_controller(self) -> None:
         from twisted_broker.server.controller_server import ControllerServer
@@ -268,9 +269,9 @@ class KafkaServer:
         from twisted_broker.server.broker_server import BrokerServer
 
         assert self.membership is not None
-        role = self.role = BrokerServer(self.shared, self.sockets, self.membership)
-        self._renew_parts(role.features)
-        await role.start(self.controlled_shutdown)
+        broker = self.broker_server = BrokerServer(self.shared, self.sockets, self.membership)
+        self._renew_parts(broker.features)
+        await broker.start(self.controlled_shutdown)
         self.shared.on_stop(self.sockets.dynamic.stop)
         await self.sockets.dynamic.start()
 
@@ -278,8 +279,8 @@ class KafkaServer:
 
     def _directory_failed(self, path: str, error: OSError) -> None:
         """Without any directory the broker stops, as Kafka's does."""
-        if self.role is not None:
-            self.role.directory_failed(path, error)
+        if self.broker_server is not None:
+            self.broker_server.directory_failed(path, error)
         if not self.log_manager.directories.online() and self._started:
             self.shared.on_fatal(f"all log directories are offline: {error}")
 
@@ -293,13 +294,13 @@ class KafkaServer:
         leaves too, or fetches from one that is gone.
         """
         self._leaving = True
-        role, own = self.role, self._controller
-        if role is None or not self.config.boolean("controlled.shutdown.enable"):
+        broker, own = self.broker_server, self._controller
+        if broker is None or not self.config.boolean("controlled.shutdown.enable"):
             return
         if own is not None and own.log.failed is not None and own.log.quorum.is_alone:
             # the only controller is this one, and its disk failed: it never decides again
-            role.lifecycle.stop()
-        await role.controlled_shutdown()
+            broker.lifecycle.stop()
+        await broker.controlled_shutdown()
 
     def skip_controlled_shutdown(self) -> None:
         """A second stop signal, or all nodes stop: it waits for no other. A controlled shutdown
@@ -307,8 +308,8 @@ class KafkaServer:
 
         The rest of the stop is as orderly as ever.
         """
-        if self.role is not None:
-            self.role.lifecycle.skip_controlled_shutdown()
+        if self.broker_server is not None:
+            self.broker_server.lifecycle.skip_controlled_shutdown()
         if self._controller_server is not None:
             self._controller_server.skip_hand_over()
 

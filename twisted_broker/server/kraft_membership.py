@@ -131,7 +131,7 @@ class KRaftMembership:
         )
         return self._links
 
-    def role_requests(self, replica_manager: ReplicaManager) -> None:
+    def control_requests(self, replica_manager: ReplicaManager) -> None:
         """Roles come with the metadata."""
 
     async def follow(self, publisher: BrokerMetadataPublisher) -> None:

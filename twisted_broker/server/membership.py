@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from twisted_broker.replication.fetcher.leader_endpoint import RemoteLeaderEndPoint
     from twisted_broker.replication.replica_manager import ReplicaManager
     from twisted_broker.server.metadata_publisher import BrokerMetadataPublisher
-    from twisted_broker.zookeeper.role_requests import RoleRequests
+    from twisted_broker.zookeeper.control_requests import ControlRequests
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class IMembership(Protocol):
         """`located(partition)`: the id of the directory that holds a replica."""
         ...
 
-    def role_requests(self, replica_manager: ReplicaManager) -> RoleRequests | None:
+    def control_requests(self, replica_manager: ReplicaManager) -> ControlRequests | None:
         """What carries out a controller's requests; None: roles come with the metadata."""
         ...
 

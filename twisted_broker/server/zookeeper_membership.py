@@ -32,14 +32,14 @@ from twisted_broker.zookeeper.acl_watch import AclWatch
 from twisted_broker.zookeeper.cluster_state import ClusterState
 from twisted_broker.zookeeper.config_watch import ConfigWatch
 from twisted_broker.zookeeper.confirmed_roles import ConfirmedRoles
-from twisted_broker.zookeeper.controller_requests import ZooKeeperForwarding
+from twisted_broker.zookeeper.control_requests import ControlRequests
 from twisted_broker.zookeeper.entity_writes import EntityWrites
+from twisted_broker.zookeeper.forwarding import ZooKeeperForwarding
 from twisted_broker.zookeeper.isr_state_writes import IsrStateWrites
 from twisted_broker.zookeeper.leader_endpoint import endpoint_class
 from twisted_broker.zookeeper.membership import CONNECT, Membership
 from twisted_broker.zookeeper.port import IZooKeeper
 from twisted_broker.zookeeper.protocol_versions import SETTING, protocol_of
-from twisted_broker.zookeeper.role_requests import RoleRequests
 
 if TYPE_CHECKING:
     from twisted_broker.image.metadata_image import MetadataDelta
@@ -154,9 +154,9 @@ class ZooKeeperMembership:
         )
         return self._links
 
-    def role_requests(self, replica_manager: ReplicaManager) -> RoleRequests:
+    def control_requests(self, replica_manager: ReplicaManager) -> ControlRequests:
         """Roles come as requests of the controller."""
-        return RoleRequests(
+        return ControlRequests(
             self.state,
             replica_manager,
             self._shared.log_manager,

@@ -98,9 +98,9 @@ class BrokerCollector:
         if parts.controller is not None:
             yield from controller(out, parts.controller, self._counts, self._view.now().wall_ms)
             raft_leader(out, parts.controller, self._rates)
-        elif parts.metadata is not None and parts.roles is None:
+        elif parts.metadata is not None and parts.control_requests is None:
             raft_observer(out, parts.metadata, self._rates)
-        if parts.metadata is not None and parts.roles is None:  # no quorum elsewhere
+        if parts.metadata is not None and parts.control_requests is None:  # no quorum elsewhere
             raft_channel(out, parts.metadata)
         yield
         yield from _requests(out, list(self._view.bound_routes()), self._view.replicas)

@@ -40,13 +40,13 @@ class Changes:
         """As the brokers that run know it; what does not answer at once is left out."""
         found = Seen({}, {}, {}, {}, {})
         for broker in self._brokers:
-            assert broker.role is not None
-            for topic in broker.role.observer.image.topics_by_name.values():
+            assert broker.broker_server is not None
+            for topic in broker.broker_server.observer.image.topics_by_name.values():
                 for number, known in topic.partitions.items():
                     name = TopicPartition(topic.name, number)
                     found.leaders[name] = known.leader
                     found.isrs[name] = sorted(known.isr)
-                    own = broker.role.replica_manager.partitions.get(name)
+                    own = broker.broker_server.replica_manager.partitions.get(name)
                     if own is not None and own.is_leader and own.leader_log is not None:
                         found.starts[name] = own.leader_log.log_start_offset
         for group in self._members.groups:

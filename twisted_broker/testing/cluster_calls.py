@@ -181,8 +181,8 @@ class ClusterCalls:
         """As every broker knows it, with the same partitions."""
         found = None
         for broker in self._brokers:
-            assert broker.role is not None
-            found = broker.role.observer.image.topics_by_name.get(name)
+            assert broker.broker_server is not None
+            found = broker.broker_server.observer.image.topics_by_name.get(name)
             if found is None:
                 return None
         return found
@@ -194,8 +194,8 @@ class ClusterCalls:
             return None
         leading = set()
         for broker in self._brokers:
-            assert broker.role is not None
-            partitions = broker.role.replica_manager.partitions
+            assert broker.broker_server is not None
+            partitions = broker.broker_server.replica_manager.partitions
             leading |= {
                 number
                 for number in topic.partitions
@@ -214,8 +214,8 @@ class ClusterCalls:
                 return None
             leader = known.partitions[partition].leader
             for broker in self._brokers:
-                if broker.config.node_id == leader and broker.role is not None:
-                    own = broker.role.replica_manager.partitions.get(name)
+                if broker.config.node_id == leader and broker.broker_server is not None:
+                    own = broker.broker_server.replica_manager.partitions.get(name)
                     return leader if own is not None and own.is_leader else None
             return None
 
@@ -224,8 +224,8 @@ class ClusterCalls:
     def topic_named(self, identity: bytes) -> str | None:
         """The topic with that id."""
         for broker in self._brokers:
-            assert broker.role is not None
-            found = broker.role.observer.image.topics_by_id.get(identity)
+            assert broker.broker_server is not None
+            found = broker.broker_server.observer.image.topics_by_id.get(identity)
             if found is not None:
                 return found.name
         return None
@@ -270,8 +270,8 @@ class ClusterCalls:
 
         def found() -> bool | None:
             for broker in self._brokers:
-                assert broker.role is not None
-                known = broker.role.observer.image.topics_by_name.get(topic)
+                assert broker.broker_server is not None
+                known = broker.broker_server.observer.image.topics_by_name.get(topic)
                 if known is None or not holds(known.partitions[partition]):
                     return None
             return True

@@ -142,8 +142,8 @@ class ConditionValues:
         if node < 0:
             return None
         for broker in self._brokers:
-            if broker.config.node_id == node and broker.role is not None:
-                found = broker.role.replica_manager.partitions.get(name)
+            if broker.config.node_id == node and broker.broker_server is not None:
+                found = broker.broker_server.replica_manager.partitions.get(name)
                 if found is not None and found.is_leader and found.leader_epoch == epoch:
                     return broker, found
                 raise _Unknown(f"broker {node} is about to lead {name}")
@@ -247,8 +247,8 @@ def _hashed(each: Any) -> Any:
 
 
 def _image(broker: KafkaServer) -> MetadataImage:
-    assert broker.role is not None
-    return broker.role.observer.image
+    assert broker.broker_server is not None
+    return broker.broker_server.observer.image
 
 
 def _topic(image: MetadataImage, name: str) -> Any:
@@ -285,8 +285,8 @@ def unsettled(brokers: Sequence[KafkaServer]) -> str:
             topic = image.topics_by_name.get(name.topic)
             if topic is None or topic.partitions.get(name.partition) != known:
                 return f"broker {broker.config.node_id} does not know {name} as others do"
-            if broker.config.node_id == known.leader and broker.role is not None:
-                own = broker.role.replica_manager.partitions.get(name)
+            if broker.config.node_id == known.leader and broker.broker_server is not None:
+                own = broker.broker_server.replica_manager.partitions.get(name)
                 if own is None or not own.is_leader or own.leader_epoch != known.leader_epoch:
                     return f"broker {known.leader} does not lead {name} yet"
     return ""

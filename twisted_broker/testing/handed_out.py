@@ -83,8 +83,8 @@ def _of_id(metadata: TransactionMetadata) -> list[int]:
 
 
 def _images(broker: KafkaServer) -> Iterator[MetadataImage]:
-    if broker.role is not None:
-        yield broker.role.observer.image
+    if broker.broker_server is not None:
+        yield broker.broker_server.observer.image
     if broker.parts.controller is not None:
         yield broker.parts.controller.decided
 
@@ -93,8 +93,8 @@ def _shards(brokers: Iterable[KafkaServer]) -> list[Any]:
     return [
         shard
         for broker in brokers
-        if broker.role is not None
-        for shard in broker.role.transactions.states.shards.values()
+        if broker.broker_server is not None
+        for shard in broker.broker_server.transactions.states.shards.values()
     ]
 
 
@@ -115,15 +115,15 @@ class Raised:
         self._calls = calls
         assert controller.parts.controller is not None
         self._controller = controller.parts.controller
-        self._roles = [each.role for each in running if each.role is not None]
+        self._servers = [each.broker_server for each in running if each.broker_server is not None]
 
     async def apply(self) -> None:
         """Ends when all of it holds."""
         await self._raise_metadata()
         await self._remove_members()
         await self._abort_open()
-        for role in self._roles:
-            for partition in role.replica_manager.partitions.values():
+        for server in self._servers:
+            for partition in server.replica_manager.partitions.values():
                 if partition.log is not None:
                     partition.log.producers.producers.clear()
         for name, known in self._numbers["transactions"].items():
@@ -140,8 +140,8 @@ class Raised:
             offset = self._controller.log.end_offset
             await self._until(lambda: self._lacks_metadata(offset))
         least = self._numbers["next_producer_id"]
-        for role in self._roles:
-            ids = role.forwarding.producer_ids
+        for server in self._servers:
+            ids = server.forwarding.producer_ids
             ids._next = ids._end = least
 
     def _records(self, image: MetadataImage) -> Iterator[Record]:
@@ -162,11 +162,11 @@ class Raised:
             )
 
     def _lacks_metadata(self, offset: int) -> str:
-        for broker, role in zip(self._running, self._roles, strict=True):
+        for broker, server in zip(self._running, self._servers, strict=True):
             node = broker.config.node_id
-            if role.observer.image.next_producer_id < self._numbers["next_producer_id"]:
+            if server.observer.image.next_producer_id < self._numbers["next_producer_id"]:
                 return f"broker {node} does not know what was restored"
-            if role.groups.runtime.is_loading or role.transactions.states.is_loading:
+            if server.groups.runtime.is_loading or server.transactions.states.is_loading:
                 return f"broker {node} reads what it coordinates"
         return unsettled(self._running) or self._lacks_coordinators()
 
@@ -175,12 +175,12 @@ class Raised:
         for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
             topic = self._controller.decided.topics_by_name.get(name)
             for number, known in () if topic is None else topic.partitions.items():
-                for broker, role in zip(self._running, self._roles, strict=True):
+                for broker, server in zip(self._running, self._servers, strict=True):
                     if broker.config.node_id == known.leader:
                         of = (
-                            role.groups.runtime
+                            server.groups.runtime
                             if name == OFFSETS_TOPIC
-                            else role.transactions.states
+                            else server.transactions.states
                         )
                         shard = of.shards.get(number)
                         if shard is None or shard.leader_epoch != known.leader_epoch:
@@ -190,8 +190,8 @@ class Raised:
     # groups
 
     async def _remove_members(self) -> None:
-        for role in self._roles:
-            for shard in [*role.groups.runtime.shards.values()]:
+        for server in self._servers:
+            for shard in [*server.groups.runtime.shards.values()]:
                 for group in [each.group for each in shard.groups.each_value()]:
                     members = group.members.values()
                     if isinstance(group, ShareGroup):
@@ -199,22 +199,22 @@ class Raised:
                             gone = ShareHeartbeatRequest(
                                 group.group_id, each.member_id, LEAVE_EPOCH
                             )
-                            await role.groups.share_heartbeat(gone)
+                            await server.groups.share_heartbeat(gone)
                         continue
                     leavers = [(each.member_id, each.instance_id) for each in members]
                     if isinstance(group, ClassicGroup):
                         leavers += [(each, None) for each in group.pending_joins]
                     if leavers and shard.state is not CoordinatorState.CLOSED:
-                        await role.groups.leave(group.group_id, leavers)
+                        await server.groups.leave(group.group_id, leavers)
 
     # transactions
 
     async def _abort_open(self) -> None:
-        for role in self._roles:
-            for shard in [*role.transactions.states.shards.values()]:
+        for server in self._servers:
+            for shard in [*server.transactions.states.shards.values()]:
                 for metadata in [*shard.transactions.each_value()]:
                     if metadata.state is ONGOING:
-                        await self._fence(role.transactions, metadata)
+                        await self._fence(server.transactions, metadata)
         await self._until(self._lacks_markers)
 
     async def _fence(self, coordinator: Any, metadata: TransactionMetadata) -> None:
@@ -226,12 +226,12 @@ class Raised:
                 raise
 
     def _lacks_markers(self) -> str:
-        for broker, role in zip(self._running, self._roles, strict=True):
-            for shard in role.transactions.states.shards.values():
+        for broker, server in zip(self._running, self._servers, strict=True):
+            for shard in server.transactions.states.shards.values():
                 for metadata in shard.transactions.each_value():
                     if metadata.state not in AT_REST or metadata.pending is not None:
                         return f"transactional id {metadata.transactional_id} is not at rest"
-            for name, partition in role.replica_manager.partitions.items():
+            for name, partition in server.replica_manager.partitions.items():
                 if partition.log is not None and partition.log.producers.ongoing:
                     return f"broker {broker.config.node_id} has an open transaction in {name}"
         return ""
@@ -243,9 +243,9 @@ class Raised:
         found: list[Any] = []
 
         def lacks() -> str:
-            for role in self._roles:
+            for server in self._servers:
                 try:
-                    found[:] = [role.transactions, role.transactions.states.shard_of(name)]
+                    found[:] = [server.transactions, server.transactions.states.shard_of(name)]
                 except BrokerError:
                     continue
                 return ""

@@ -39,7 +39,7 @@ class PageState:
         serving = [
             each.parts
             for each in brokers
-            if each.role is not None and machines[each.config.node_id].is_on
+            if each.broker_server is not None and machines[each.config.node_id].is_on
         ]
         more = {
             "machines": [_machine(node, each, network) for node, each in machines.items()],

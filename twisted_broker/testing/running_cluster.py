@@ -550,8 +550,8 @@ class RunningCluster:
         if "broker" not in broker.roles:
             raise CallFailed("the controller writes the metadata: it cannot be stale")
         if node not in self._stale:
-            assert broker.role is not None
-            self._stale[node] = held = HeldMetadata(broker.role.observer)
+            assert broker.broker_server is not None
+            self._stale[node] = held = HeldMetadata(broker.broker_server.observer)
             self._note_running()
             await self._until(lambda: "" if held.is_held else f"broker {node} follows", within)
 
@@ -648,9 +648,9 @@ class RunningCluster:
     def _lacks_of_back(self, node: int) -> str:
         if node not in self.ids:
             return unsettled(self._running)
-        role = self._broker(node).role
-        assert role is not None
-        epoch = role.lifecycle.broker_epoch
+        server = self._broker(node).broker_server
+        assert server is not None
+        epoch = server.lifecycle.broker_epoch
         running = {each.config.node_id for each in self._running}
         for each in self._running:
             known = _image(each).brokers.get(node)
@@ -870,8 +870,8 @@ def _image_of(controller: KafkaServer) -> Any:
 
 
 def _image(broker: KafkaServer) -> Any:
-    assert broker.role is not None
-    return broker.role.observer.image
+    assert broker.broker_server is not None
+    return broker.broker_server.observer.image
 
 
 def _write(home: str, directories: Iterable[str], files: Mapping[str, bytes]) -> None:

@@ -14,7 +14,7 @@ Owns `Membership`: the node `/brokers/ids/N`, the broker epoch, controlled shutd
 
 Source: KRAFT 2.1, 2.3; Kafka 3.9's `KafkaZkClient.registerBroker`,
 `KafkaServer.controlledShutdown`. Not here: the session itself (`port.py`), roles
-(`role_requests.py`).
+(`control_requests.py`).
 """
 
 from __future__ import annotations

@@ -101,11 +101,11 @@ class Members:
         """The log of a broker that runs under its registered epoch; None when there is nothing
         to hold it to.
         """
-        role = None if node.broker is None else node.broker.role
-        if role is None or self.truth.image is None:
+        server = None if node.broker is None else node.broker.broker_server
+        if server is None or self.truth.image is None:
             return None
         registered = self.truth.image.brokers.get(node.node_id)
-        if registered is None or registered.epoch != role.lifecycle.broker_epoch:
+        if registered is None or registered.epoch != server.lifecycle.broker_epoch:
             return None
         seen = self.seen[node.name].get(self.truth.names[key])
         return None if seen is None or seen.key != key or seen.partition.offline else seen.mirror
@@ -115,10 +115,10 @@ class Members:
         if (
             node is leader
             or leader.broker is None
-            or leader.broker.role is None
+            or leader.broker.broker_server is None
             or node.broker is None
-            or node.broker.role is None
+            or node.broker.broker_server is None
         ):
             return False
-        known = leader.broker.role.observer.image.brokers.get(node.node_id)
-        return known is not None and known.epoch == node.broker.role.lifecycle.broker_epoch
+        known = leader.broker.broker_server.observer.image.brokers.get(node.node_id)
+        return known is not None and known.epoch == node.broker.broker_server.lifecycle.broker_epoch

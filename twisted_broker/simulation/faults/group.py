@@ -148,10 +148,10 @@ def _open_transactions(injector: FaultInjector, coordinator: SimNode) -> Open:
     """Those that it has prepared, at the leaders that it tells. Where producers are of version 1,
     only those of which no later epoch will tell: what they commit.
     """
-    role = None if coordinator.broker is None else coordinator.broker.role
+    server = None if coordinator.broker is None else coordinator.broker.broker_server
     producers = {
         metadata.producer_id
-        for shard in (() if role is None else role.transactions.states.shards.values())
+        for shard in (() if server is None else server.transactions.states.shards.values())
         for metadata in shard.transactions.values()
         if (
             metadata.state is PREPARE_COMMIT and metadata.client_transaction_version < 2
@@ -193,20 +193,22 @@ def _kill_one(injector: FaultInjector, found: Sequence[SimNode]) -> None:
 
 
 def _coordinates(node: SimNode) -> bool:
-    role = None if node.broker is None else node.broker.role
-    return role is not None and any(shard.groups for shard in role.groups.runtime.shards.values())
+    server = None if node.broker is None else node.broker.broker_server
+    return server is not None and any(
+        shard.groups for shard in server.groups.runtime.shards.values()
+    )
 
 
 def _coordinates_transactions(node: SimNode) -> bool:
-    role = None if node.broker is None else node.broker.role
-    return role is not None and any(
-        shard.transactions for shard in role.transactions.states.shards.values()
+    server = None if node.broker is None else node.broker.broker_server
+    return server is not None and any(
+        shard.transactions for shard in server.transactions.states.shards.values()
     )
 
 
 def _transactions_of(node: SimNode, sender: TransactionMarkerSender) -> bool:
-    role = None if node.broker is None else node.broker.role
-    return role is not None and role.transactions.markers is sender
+    server = None if node.broker is None else node.broker.broker_server
+    return server is not None and server.transactions.markers is sender
 
 
 def _any(injector: FaultInjector) -> Member:

@@ -163,9 +163,9 @@ class _Rescue:
         power.
         """
         log = _log_of(node)
-        if node.broker is None or node.broker.role is None or log is None:
+        if node.broker is None or node.broker.broker_server is None or log is None:
             return False
-        applied = node.broker.role.observer.image.offset + 1
+        applied = node.broker.broker_server.observer.image.offset + 1
         # Up to `known_end` the durable end may be that of a damaged log whose place this one took:
         # a number, which the older controller's log reaches after a while.
         known = max(self._older_end, log.known_end.end_offset)
@@ -346,5 +346,5 @@ def _is_alone(controller: SimNode) -> bool:
 
 
 def _log_of(node: SimNode) -> ObserverLog | None:
-    role = None if node.broker is None else node.broker.role
-    return None if role is None else role.own_log
+    server = None if node.broker is None else node.broker.broker_server
+    return None if server is None else server.own_log

@@ -210,7 +210,9 @@ class ZooKeeperMembers(Members):
 
     def _is_known_to(self, leader: SimNode, node: SimNode) -> bool:
         """A leader hears only who is alive: whom it counts is held to what it had."""
-        return node is not leader and node.broker is not None and node.broker.role is not None
+        return (
+            node is not leader and node.broker is not None and node.broker.broker_server is not None
+        )
 
 
 class ZooKeeperChecker(ClusterChecker):

@@ -16,7 +16,7 @@ from twisted_broker.simulation.reach import DARK, KINDS, Reach
 from twisted_broker.simulation.zookeeper.faults import ZOOKEEPER_FAULTS
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.zookeeper.cluster_state import ClusterState
-from twisted_broker.zookeeper.controller_requests import ZnodeProducerIds
+from twisted_broker.zookeeper.forwarding import ZnodeProducerIds
 from twisted_broker.zookeeper.isr_state_writes import IsrStateWrites
 from twisted_broker.zookeeper.membership import Membership
 

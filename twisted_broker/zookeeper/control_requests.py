@@ -1,6 +1,6 @@
 """The controller's requests, carried out: roles taken, replicas stopped, images published.
 
-Owns `RoleRequests`: one request at a time, in the order in which they came.
+Owns `ControlRequests`: one request at a time, in the order in which they came.
 
 1. An answer comes when what it says is done. What could not be (a directory failed) is
    KAFKA_STORAGE_ERROR of its partition.
@@ -51,7 +51,7 @@ _PARTITIONS_A_PIECE = 10
 _TOPIC_IDS_FROM = 5
 
 
-class RoleRequests:
+class ControlRequests:
     """`replicas` take the roles that `state` decides on. `load_settings(topics)`: nobody announces
     the settings of a topic that was just made. `writes`: where clients' changes go.
     """

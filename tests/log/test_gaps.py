@@ -291,54 +291,6 @@ def test_two_segments_with_the_same_offsets_in_the_only_replica() -> None:
         assert disk.content(f"{DIRECTORY}/{file_name(base, '.log')}.aside") == content
 
 
-def with_a_moved_batch(row: int, count: int, base: int, segment_bytes: int = 10_000) -> SimDisk:
-    """A log of `count` batches of two records; a flipped bit has moved one to `base`."""
-    disk = SimDisk(1)
-    log = open_log(disk, settings=config(segment_bytes=segment_bytes))
-    for number in range(count):
-        log.append_as_leader(batch(b"a%d" % number, b"b"), 0, NOW_MS)
-    segment = log.segments.at(log.segments.row_of(2 * row))
-    path, position = segment.log.path, segment.locate(2 * row).position
-    log.close()
-    disk.damage(path, position, base.to_bytes(8, "big"))
-    return disk
-
-
-@pytest.mark.parametrize("replicated", [False, True])
-@pytest.mark.parametrize(
-    ("row", "count", "segment_bytes"), [(2, 3, 10_000), (0, 1, 10_000), (1, 3, 10_000), (2, 3, 100)]
-)
-def test_a_base_offset_that_a_flipped_bit_raised(
-    row: int, count: int, segment_bytes: int, replicated: bool
-) -> None:
-    """No checksum covers base offsets: after an unclean stop the log ends before a batch that
-    leaves offsets out and has none behind it (simulation, one broker, seeds 100009, 100117).
-    """
-    disk = with_a_moved_batch(row, count, 2**23 + 4, segment_bytes)
-    log = loaded(disk)
-    assert log.gap == Gap(2 * row, 2**23 + 4, True)
-    line = resolve_gap(log, replicated, NOW_MS)
-    assert line is not None and "\n" not in line and f"offset {2**23 + 4}" in line
-    assert f"ends at {2 * row}" in line and "flipped bit" in line
-    assert log.log_end_offset == 2 * row and len(values(log)) == 2 * row
-    again = open_log(disk.after_kill(), settings=SMALL)
-    assert again.gap is None and again.log_end_offset == 2 * row
-
-
-def test_a_raised_base_offset_in_a_compacted_topic_or_below_what_is_checked() -> None:
-    """The cleaner leaves offsets out, and files below the recovery point are trusted."""
-    log = loaded(with_a_moved_batch(2, 3, 9))
-    log.update_config(config(cleanup_policy=frozenset({"compact"})))
-    assert resolve_gap(log, False, NOW_MS) is None and log.log_end_offset == 11
-    assert loaded(with_a_moved_batch(2, 3, 9), clean=True).gap is None
-
-
-def test_a_raised_base_offset_at_the_end_of_a_segment_that_is_not_the_last() -> None:
-    """The next segment contradicts it: the log ends before it, as at any damage."""
-    log = loaded(with_a_moved_batch(2, 5, 2**23 + 4, 170))
-    assert log.log_end_offset == 4 and len(values(log)) == 4 and len(log.segments) <= 2
-
-
 @pytest.mark.parametrize("clean", [False, True])
 def test_an_empty_file_in_the_middle_is_a_gap(clean: bool) -> None:
     """A loss of power kept the names of two segments and the records of the second only."""

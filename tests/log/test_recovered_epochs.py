@@ -136,36 +136,3 @@ def test_an_overlap_at_the_recovery_point() -> None:
     copy.put(dict.fromkeys(range(3, 10), 7))
     copy.disk.open(path_of(5), create=True).write_at(0, (old,))
     assert epochs(copy.recovered(5, [(3, 0), (7, 3), (9, 8)])) == [(3, 0), (7, 3)]
-
-
-def test_a_base_offset_flipped_onto_the_next_segments() -> None:
-    """It is not the end that a lost truncation left."""
-    copy = Copy({0: 3}, {1: 7})
-    size = copy.disk.size(path_of(0))
-    copy.flip(0, 0, 7, 0)
-    copy.recovered(1)
-    assert copy.left.size(path_of(0)) == size
-
-
-@pytest.mark.parametrize("epoch", [-1, 0, 3])
-@pytest.mark.parametrize("flipped", [-(1 << 31), -2, -17])
-def test_an_epoch_below_none_is_damage(epoch: int, flipped: int) -> None:
-    """RL 3.6: -1 is of a broker that knew no epochs; what is below it nobody wrote. Recovery
-    ends the log there, as at a bad byte (seed 450931).
-    """
-    disk = SimDisk(1)
-    log = open_log(disk)
-    for number in range(4):
-        data = bytearray(batch(b"%d" % number))
-        set_offsets_and_epoch(data, number, epoch)
-        log.append_as_follower(bytes(data), epoch, NOW_MS)
-    path, position = log.segments.active.log.path, log.segments.active.position_of(2)
-    log.close()
-    whole = open_log(disk)
-    assert whole.log_end_offset == 4 and whole.dropped_at_load is None
-    whole.segments.close()
-    disk.damage(path, position + 12, flipped.to_bytes(4, "big", signed=True))
-    found = open_log(disk)
-    assert found.log_end_offset == 2
-    assert found.dropped_at_load is not None and "from offset 2 on" in found.dropped_at_load
-    assert found.leader_epochs.entries() == ([] if epoch < 0 else [(epoch, 0)])

@@ -506,29 +506,6 @@ def test_no_flipped_bit_in_the_checkpoint_of_epochs_costs_a_record(
                 assert found.leader_epochs.entries() == expected, (position, bit)
 
 
-@pytest.mark.parametrize("bit", [3, 10, 31, 40])
-def test_a_flipped_base_offset_is_not_the_end_that_a_lost_truncation_left(bit: int) -> None:
-    """RL 3.6: below the recovery point a batch stays, whatever its base offset says, which no
-    checksum covers. It was dropped without a line where the next segment had a newer epoch.
-    """
-    disk = SimDisk(1)
-    log = open_log(disk)
-    for epoch in (3, 3, 7, 7):
-        if epoch != log.leader_epochs.latest_epoch:
-            log.roll(NOW_MS)
-        log.append_as_leader(batch(b"x"), epoch, NOW_MS)
-    first = log.segments.first
-    path, size = first.log.path, first.size
-    log.close()
-    disk.sync_all()
-    left = disk.after_kill()
-    left.flip_bit(path, size // 2 + 7 - bit // 8, bit % 8)
-    damaged = left.content(path)
-    found = open_log(left, clean=False, recovery_point=2)
-    assert left.content(path) == damaged and found.gap is None
-    assert found.log_end_offset == 4 and len(found.segments) == 2
-
-
 @pytest.mark.parametrize("segment_bytes", [250, 10_000])
 def test_a_truncation_ends_where_its_first_batch_began(segment_bytes: int) -> None:
     """RL 3.5: batches are dropped whole; below the end there is no hole."""
@@ -539,9 +516,7 @@ def test_a_truncation_ends_where_its_first_batch_began(segment_bytes: int) -> No
 
 
 def test_a_truncation_before_a_batch_that_claims_to_lie_far_above() -> None:
-    """A flipped bit in a base offset, which no checksum covers, where offsets may be left out: the
-    end is that of the batch before (simulation, seed 107).
-    """
+    """Where offsets are left out, the end is that of the batch before (simulation, seed 107)."""
     disk = SimDisk(1)
     log = open_log(disk)
     for number in range(3):

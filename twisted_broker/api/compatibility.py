@@ -141,10 +141,6 @@ BEHAVIOUR = """
 - **Offsets by time** (ListOffsets) are those of records that live. Kafka looks only into the first segment whose largest timestamp is late enough,
   and answers -1 where the records there were deleted or compacted away; here the search goes on to later segments. For the largest timestamp Kafka
   may name a deleted record, or none; here it is the largest of what is left.
-- **A last batch that leaves offsets out** within its segment is dropped after an unclean stop, with one line, in topics that are not compacted: a bit
-  of its base offset was flipped, which no checksum covers. Kafka serves it, and goes on behind it.
-- **A leader epoch below -1** in a batch ends the log there after an unclean stop, with one line, as a wrong checksum does: a bit was flipped, which
-  no checksum covers. Kafka keeps the batch and serves it.
 - **The log cleaner** works in a process of its own, with a lower priority. A damaged log is left alone until a restart or a
   change of a setting of the cleaner or the topic. A full disk or a lack of memory delays a round; in Kafka a full disk takes the log directory offline. `log.cleaner.enable=false` and `log.cleaner.threads=0` switch it off.
 - **A replica that was away for longer than `delete.retention.ms`** may hold records of a transaction whose end marker its leader's cleaner has taken.

@@ -27,12 +27,7 @@ has one.
    before: the loss of power took a truncation back. If the later segment has newer leader epochs,
    recovery drops the end of the earlier one. Else the log had grown past the later segment: it is
    not loaded, and it and what follows are kept as `.log.aside`.
-   Where only the last batch of the earlier segment reaches so far, by one flipped bit in its base
-   offset, both segments are kept as they are.
-6. A base offset is in no checksum. If a bit of one is flipped upwards, offsets are left out before
-   the batch, and recovery drops the batches after it. So after an unclean stop the log ends before
-   a last batch that leaves offsets out, except in compacted topics.
-7. An empty segment leaves no gap, and neither does one whose end cannot be read: the reader of
+6. An empty segment leaves no gap, and neither does one whose end cannot be read: the reader of
    the damage gets the error.
 
 Source: our own; Kafka's `LogLoader` serves what is left, with the hole. Not here: other gaps
@@ -60,8 +55,7 @@ _POSITION = struct.Struct(">4xi")
 
 class Gap(NamedTuple):
     """The segments end at `offset`, the next one begins at `following`: the offsets in between are
-    in no file; where `offset` is above, they are in both. Or the log's last batch begins at
-    `following`, within a segment.
+    in no file; where `offset` is above, they are in both.
 
     `torn`: an unclean stop may have done it. For compacted topics: `torn_tail`, the first torn gap
     behind one that is not torn; `empty_tail`, one behind both that only empty segments follow.
@@ -174,15 +168,9 @@ def resolve_gap(log: Log, is_led_elsewhere: bool, wall_ms: int, is_led: bool = T
             "made anew from its leader, and restart"
             " (a topic that was compacted before: start it with cleanup.policy=compact)",
         )
-    end, holder = log.log_end_offset, log.segments.at(log.segments.row_of(gap.following))
+    end = log.log_end_offset
     kept = log.end_before_gap(gap, wall_ms, ASIDE)
     log.gap = None
-    if holder is not None and holder.base_offset != gap.following:
-        return (
-            f"{holder.log.path}: the last batch says offset {gap.following}, {gap.offset} was "
-            f"expected (a flipped bit, no checksum covers it): the log ends at {gap.offset}, "
-            + ("its leader has the rest" if is_led_elsewhere else "no other replica leads with it")
-        )
     behind = end > gap.following
     lost = (
         "its leader has the rest"
@@ -205,7 +193,7 @@ def _is_torn_tail(log: Log, gap: Gap, is_led_elsewhere: bool) -> bool:
     if gap.is_overlap:
         return True
     holder = log.segments.at(log.segments.row_of(gap.following))
-    if not gap.torn or holder is None or holder.base_offset != gap.following:
+    if not gap.torn or holder is None:
         return False
     return is_led_elsewhere or not holder.size
 

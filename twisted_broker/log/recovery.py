@@ -3,19 +3,18 @@
 Owns `new_log`, `load_log`.
 
 1. After an unclean stop every batch from the recovery point's segment on is checked; at the first
-   bad byte, or leader epoch that goes back or is below none (-1), the log ends: the segment is
-   truncated, later segments are deleted. Below the recovery point the files are trusted. A recovery
-   point above the log end is older than a truncation: then nothing is trusted.
+   bad byte, or leader epoch that goes back, the log ends: the segment is truncated, later segments
+   are deleted. Below the recovery point the files are trusted. A recovery point above the log end
+   is older than a truncation: then nothing is trusted.
    The newest epoch below what is checked counts only where its batch does not contradict it: a
-   flipped bit in the checkpoint would make good batches look older.
+   loss of power may have kept an epoch, and taken back the truncation before it.
 2. Indexes, leader epochs, producer state and aborted transactions of what was checked are made
    anew; a missing or impossible index is too. Epochs are completed where they begin above the log
    start though batches below have one: they were trimmed to a log start that was lost.
-3. Offsets that are missing between segments or before the last batch, or are in two segments, are
-   noted, and nothing is deleted for them: `gaps.py`. With one exception: if offsets are in two
-   segments and the second has newer leader epochs, the end of the first is truncated. A truncation
-   had dropped it before the loss of power. Not where only the last batch seems to reach so far, by
-   a flipped bit in its base offset: its reader gets it as it is.
+3. Offsets that are missing between segments, or are in two segments, are noted, and nothing is
+   deleted for them: `gaps.py`. With one exception: if offsets are in two segments and the second
+   has newer leader epochs, the end of the first is truncated. A truncation had dropped it before
+   the loss of power.
 4. Loading twice gives the same log and the same files. No damage makes it raise; only the disk
    itself does (OSError).
 
@@ -39,7 +38,7 @@ from twisted_broker.log.segment import LOG, LogSegment, OpenFiles
 from twisted_broker.log_config import LogConfig
 from twisted_broker.wire.batch_fields import BASE_OFFSET, MAGIC_FIELD, PARTITION_LEADER_EPOCH
 from twisted_broker.wire.errors import BrokerError, ErrorCode
-from twisted_broker.wire.records import MAGIC, NO_LEADER_EPOCH, CorruptRecordError
+from twisted_broker.wire.records import MAGIC, CorruptRecordError
 
 _INT_MAX = 2**31 - 1
 
@@ -200,11 +199,7 @@ def _load_segments(
             end = end_of(log.segments.active)
             if 0 <= end < base and base > whole_from:
                 _note(log, Gap(end, base, torn and base > recovery_point))
-            elif (
-                torn
-                and end > base
-                and not (_ends_flipped(log, base) or _drop_older_end(log, base, wall_ms))
-            ):
+            elif torn and end > base and not _drop_older_end(log, base, wall_ms):
                 # A truncation removed this segment, and the log grew past it again; the loss of
                 # power took the removal back. Read in order, old records would follow new ones.
                 _note(log, Gap(end, base, torn))
@@ -226,15 +221,9 @@ def _load_segments(
                 log.leader_epochs.truncate_from_end(base if row else 0)
                 if not _contradict_epochs(log, base):
                     newest_epoch = trusted_epoch = log.leader_epochs.latest_epoch
-            truncated, jump, newest = recover_segment(log, segment, floor)
+            truncated, newest = recover_segment(log, segment, floor)
             newest_epoch = max(newest_epoch, newest) if scanned else -1
             recovered.add(base)
-            if jump is not None and unchecked:
-                if row + 1 == len(bases):
-                    log.gap = log.gap or jump
-                elif segment.next_offset() > bases[row + 1]:
-                    # The batch's base offset is in no checksum, and contradicts the next segment's.
-                    truncated += segment.truncate_to(jump.offset, wall_ms)
         elif row + 1 == len(bases) and not _opens(log, segment):
             recovered.add(base)
         dropped = dropped or truncated > 0
@@ -303,24 +292,6 @@ def _note(log: Log, gap: Gap) -> None:
         log.gap = log.gap._replace(torn_tail=gap)
 
 
-def _ends_flipped(log: Log, base: int) -> bool:
-    """Whether the last segment loaded reaches to `base` or above only because a bit is flipped in
-    the base offset of its last batch, which no checksum covers. Where a truncation was lost, its
-    batches go on without a hole.
-    """
-    last = log.segments.active
-    try:
-        place, expected = last.locate(base), last.end_below(base)
-    except BrokerError:
-        return False
-    return (
-        place is not None
-        and place.position + place.size_in_bytes == last.size
-        and expected < base <= place.base_offset
-        and (place.base_offset ^ expected).bit_count() == 1
-    )
-
-
 def _drop_older_end(log: Log, base: int, wall_ms: int) -> bool:
     """Truncates the last segment loaded where the next one, at `base`, holds newer leader epochs: a
     loss of power brought back what a truncation had dropped. False: it does not.
@@ -363,19 +334,10 @@ def _delete_from(log: Log, bases: list[int], wall_ms: int) -> None:
             log.pool.files.remove(path)
 
 
-class RecoveredSegment(NamedTuple):
-    """The bytes dropped; the offsets left out before the last batch, if any; the newest leader
-    epoch of its batches, or the one that was known before, if that is newer.
-    """
-
-    dropped: int
-    jump: Gap | None
-    newest_epoch: int
-
-
-def recover_segment(log: Log, segment: LogSegment, newest_epoch: int = -1) -> RecoveredSegment:
-    """Checks every batch, rebuilds indexes and epochs, truncates at the first bad byte.
-    `newest_epoch`: of the segments before, -1: not known. Raises OSError.
+def recover_segment(log: Log, segment: LogSegment, newest_epoch: int = -1) -> tuple[int, int]:
+    """Checks every batch, rebuilds indexes and epochs, truncates at the first bad byte. Returns how
+    many bytes it dropped, and the newest leader epoch so far. `newest_epoch`: of the segments
+    before, -1: not known. Raises OSError.
     """
     # Held open: where descriptors are short this file would be closed for that of an index.
     segment.log.acquire()
@@ -385,18 +347,15 @@ def recover_segment(log: Log, segment: LogSegment, newest_epoch: int = -1) -> Re
         segment.log.release()
 
 
-def _recover(log: Log, segment: LogSegment, newest_epoch: int) -> RecoveredSegment:
+def _recover(log: Log, segment: LogSegment, newest_epoch: int) -> tuple[int, int]:
     file = segment.log.open()
     end = file.size()
     segment.reset_indexes()
-    expected, jump = segment.base_offset, None
+    expected = segment.base_offset
     for place, batch in valid_batches(file, end):
         if place.base_offset < expected or place.last_offset - segment.base_offset > _INT_MAX:
             break
         epoch = batch.partition_leader_epoch
-        if epoch < NO_LEADER_EPOCH:
-            # A flipped bit, which no checksum covers: a broker that knew no epoch wrote -1.
-            break
         if 0 <= epoch < newest_epoch:
             # A truncation was lost in the crash, what was written after it was not: the batches
             # behind it are those that were truncated.
@@ -407,15 +366,12 @@ def _recover(log: Log, segment: LogSegment, newest_epoch: int) -> RecoveredSegme
             log.leader_epochs.clear()  # as `follower_append.write_run`
         elif batch.partition_leader_epoch > log.leader_epochs.latest_epoch:
             log.leader_epochs.assign(batch.partition_leader_epoch, batch.base_offset)
-        # The offset of an entry of magic 0 and 1 may be that of the last record in it.
-        left_out = place.magic == MAGIC and place.base_offset > expected
-        jump = Gap(expected, place.base_offset, True) if left_out else None
         expected = place.last_offset + 1
     dropped = end - segment.size
     if dropped:
         segment.truncate_at(segment.size)
     segment.become_inactive()
-    return RecoveredSegment(dropped, jump, newest_epoch)
+    return dropped, newest_epoch
 
 
 def _set_offsets(log: Log, log_start_offset: int, recovery_point: int, wall_ms: int) -> None:
@@ -436,8 +392,7 @@ def _set_offsets(log: Log, log_start_offset: int, recovery_point: int, wall_ms: 
 
 def _contradict_epochs(log: Log, end: int) -> bool:
     """Whether the batches below `end` contradict the newest leader epoch known there: a loss of
-    power took a truncation back, but not the epoch that began there afterwards; or a bit is flipped
-    in the checkpoint.
+    power took a truncation back, but not the epoch that began there afterwards.
     """
     known = [each for each in log.leader_epochs.entries() if each[1] < end]
     if not known:

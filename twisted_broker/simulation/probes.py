@@ -234,8 +234,8 @@ class Probes:
         if len(recovered) > 1:
             self._count("recovery of several segments")
 
-    def _recovered(self, found: recovery.RecoveredSegment, *_: object) -> None:
-        if found.dropped:
+    def _recovered(self, found: tuple[int, int], *_: object) -> None:
+        if found[0]:
             self._count("recovery dropped a tail")
 
     def _high_watermarks_read(self, found: dict[Any, int], *_: object) -> None:

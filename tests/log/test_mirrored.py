@@ -177,6 +177,17 @@ def test_a_log_that_begins_far_above() -> None:
     assert [one.base_offset for one in all_batches(log)] == [1 << 40, (1 << 40) + (1 << 33)]
 
 
+def test_a_kill_takes_no_batch_behind_offsets_that_the_source_lacks() -> None:
+    files = MemoryFileSystem()
+    files.make_directories("/data")
+    log = new_log(files)
+    for offset in (0, 1, 5):
+        log.append_mirrored(at(offset, batch(b"a")), 0, NOW_MS)
+    log.release_files()
+    found = open_log(files, settings=log.config, clean=False)
+    assert found.gap is None and found.log_end_offset == 6
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_any_order_of_resends_and_restarts_gives_the_source(data: st.DataObject) -> None:

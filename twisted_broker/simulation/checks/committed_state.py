@@ -170,13 +170,17 @@ class CommittedState:
             if old is not topic and old != topic:
                 self._check_topic(topic_id, old, topic)
 
+    @property
+    def _committed_upto(self) -> int:
+        return -1 if self.image is None else self.image.offset
+
     def applied(self, who: str, image: Any) -> None:
         """Raises `Violation` when a broker's metadata is of no cluster's: more than was committed,
         or of a log that has another epoch there.
         """
         if self._applied.get(who) is image:
             return
-        known = -1 if self.image is None else self.image.offset
+        known = self._committed_upto
         if image.offset > known:
             raise Violation(f"{who} applied {image.offset}, only {known} was committed")
         for epoch, (first, last) in self._ends.items():

@@ -38,6 +38,12 @@ class QuorumState(CommittedState):
         self._proposed: dict[tuple[int, int], Any] = {}
         self._history: dict[int, Any] = {}
         self._last: dict[int, Any] = {}
+        self._high_watermark = 0
+
+    @property
+    def _committed_upto(self) -> int:
+        """A controller shows whole decisions, brokers each batch of one."""
+        return self._high_watermark - 1
 
     def decided(self, controller: object, images: Iterable[Any]) -> None:
         for image in images:
@@ -45,6 +51,7 @@ class QuorumState(CommittedState):
 
     def look_at(self, who: str, controller: Controller) -> None:
         """Raises `Violation`."""
+        self._high_watermark = max(self._high_watermark, controller.log.high_watermark)
         image = controller.committed
         last = self._last.get(id(controller))
         if image is last or image.offset < 0:

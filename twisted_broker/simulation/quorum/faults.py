@@ -47,6 +47,32 @@ def _slow(injector: FaultInjector, node: SimNode) -> None:
     injector.random.choice((disk.slow_disk, disk.stall))(injector, node)
 
 
+# Some round trips.
+_LOOK_SECONDS, _LOOKS = 0.001, 3000
+
+
+def _dies_amid_a_transaction(injector: FaultInjector, node: SimNode) -> None:
+    """As soon as a standby has the beginning of a metadata transaction, and not its end."""
+    injector.clock.callLater(_LOOK_SECONDS, _strike_amid, injector, _LOOKS)
+
+
+def _strike_amid(injector: FaultInjector, looks: int) -> None:
+    active = active_of(injector)
+    if active is not None and any(
+        _is_within(injector.cluster.nodes[name])
+        for name in injector.cluster.controllers
+        if name != active.name
+    ):
+        machine.kill(injector, active)
+    elif looks and not injector.ended:
+        injector.clock.callLater(_LOOK_SECONDS, _strike_amid, injector, looks - 1)
+
+
+def _is_within(node: SimNode) -> bool:
+    controller = None if node.broker is None else node.broker.parts.controller
+    return controller is not None and controller.log.transactions.open
+
+
 CONTROLLER_FAULTS: dict[str, Callable[[FaultInjector, SimNode], None]] = {
     "active controller dies": _of_active(
         lambda injector, node: injector.random.choice((machine.kill, machine.power))(injector, node)
@@ -59,6 +85,7 @@ CONTROLLER_FAULTS: dict[str, Callable[[FaultInjector, SimNode], None]] = {
     "active controller is slow": _of_active(_slow),
     "active controller stops": _of_active(machine.stop),
     "two controllers die": _two_die,
+    "active controller dies amid a transaction": _dies_amid_a_transaction,
 }
 
 

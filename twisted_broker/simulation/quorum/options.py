@@ -26,6 +26,7 @@ FAULTS = (
     "active controller stops",
     "two controllers die",
 )
+AMID = "active controller dies amid a transaction"
 
 
 def quorum_options_of(seed: int, brokers: int = 3) -> Options:
@@ -42,4 +43,10 @@ def quorum_options_of(seed: int, brokers: int = 3) -> Options:
     options.damages = [kind for kind in options.damages if kind != "damage metadata"]
     if random.random() < 0.5:
         options.settings["metadata.log.max.record.bytes.between.snapshots"] = "3000"
+    random = Random(f"transactions {seed} {brokers}")
+    if options.controller_faults and random.random() < 0.25:
+        # A voter gets one batch at a time, and a decision is several.
+        options.controller_faults.append(AMID)
+        options.settings["controller.quorum.fetch.max.bytes"] = "1"
+        options.knobs["RECORDS_PER_BATCH"] = 2
     return options

@@ -41,8 +41,6 @@ _SAID = {
     "votes for": "vote granted",
     "truncated the metadata log": "voter truncated",
 }
-_RARE = {"transaction aborted by a failover"}
-"""Counted, and seldom there."""
 _BY_LUCK = ("verification outlived a marker",)
 """With one controller a hundred seeds reach it."""
 
@@ -52,7 +50,7 @@ QUORUM_WANTED: dict[str, str] = (
         for kind, what in WANTED.items()
         if "metadata: " not in kind and kind not in (*RARE, *_BY_LUCK)
     }
-    | {kind: what for kind, what in _OWN.items() if kind not in _RARE}
+    | _OWN
     | {f"fault: {name}": "it struck" for name in CONTROLLER_FAULTS}
 )
 """What a run of many seeds must have reached."""

@@ -26,7 +26,7 @@ KAFKA39_JARS ?=
 EXTRAS = docs oauth simulate test tls zookeeper
 INSTALL = $(BIN)/python -m pip install -q
 
-.PHONY: compiled unit-compiled traces wheel extras help run simulate mutants reach faults hostile soak soak-archive compare test test-more test-java unit clients pipeline lint test-long demo-pipeline audit bench docs dist clean
+.PHONY: compiled unit-compiled traces wheel extras help run simulate mutants reach faults hostile soak soak-archive soak-quorum compare test test-more test-java unit clients pipeline lint test-long demo-pipeline audit bench docs dist clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -129,6 +129,9 @@ soak-archive: $(VENV)/.test ## MINUTES of `archive --continuous` over SASL_SSL t
 	$(BIN)/python -m replog_pipeline.machine.java || $(INSTALL) -e './pipeline[java]'
 	$(BIN)/replog pipeline jars --store s3
 	$(BIN)/python -m tests.soak.archive --minutes $(MINUTES) $(ARGS)
+
+soak-quorum: $(VENV)/.test ## MINUTES of controllers of Kafka's and ours in one quorum (KAFKA_JARS=folder of 4.3's jars), killed and frozen; ARGS="--voters ours ours Java": who
+	KAFKA_JARS="$(KAFKA_JARS)" $(BIN)/python -m tests.soak.quorum --minutes $(MINUTES) $(ARGS)
 
 # One line for each thing that is missing, and nothing is run.
 test-java: $(VENV)/.test ## tests beside Apache Kafka's own programs: KAFKA_JARS=folder of 4.3's jars, KAFKA39_JARS=folder of 3.9's

@@ -227,8 +227,8 @@ class Writer:
     `acknowledged` and `failed` are values.
     """
 
-    def __init__(self, bootstrap: str, topic: str) -> None:
-        self.topic = topic
+    def __init__(self, bootstrap: str, topic: str, pace_seconds: float = 0.001) -> None:
+        self.topic, self._pace_seconds = topic, pace_seconds
         self.acknowledged: list[str] = []
         self.failed: list[str] = []
         self._producer = Producer(
@@ -246,7 +246,7 @@ class Writer:
 
     def _write(self) -> None:
         number = 0
-        while not self._enough.wait(0.001):
+        while not self._enough.wait(self._pace_seconds):
             value = str(number)
             self._producer.produce(
                 self.topic,

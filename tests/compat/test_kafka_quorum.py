@@ -6,250 +6,46 @@ KAFKA_JARS: a folder of Apache Kafka 4.3's jars (`make test-java`). Some minutes
 
 from __future__ import annotations
 
+import resource
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from random import Random
 
 import pytest
 from confluent_kafka.admin import NewTopic
 
-from tests.compat.broker_process import BrokerProcess
 from tests.compat.cluster_processes import View
-from tests.compat.kafka_processes import CLUSTER_ID, JavaNode, Member, java, require, tool
-from tests.compat.raw import Connection, sized
+from tests.compat.kafka_processes import CLUSTER_ID, JavaNode, java, require, tool
+from tests.compat.mixed_quorum import (
+    JAVA,
+    LONGEST_GAP,
+    OURS,
+    MixedQuorum,
+    Place,
+    ask,
+    log_of,
+    snapshots,
+)
 from tests.compat.test_kafka_cleaner import free_port
-from twisted_broker.wire.header import (
-    RequestHeader,
-    decode_response_header,
-    encode_request_header,
+from tests.faults.relay import Relays
+from twisted_broker.wire.messages.broker_lifecycle import (
+    BrokerRegistrationRequest,
+    BrokerRegistrationRequestFeature,
+    BrokerRegistrationRequestListener,
+    BrokerRegistrationResponse,
 )
 from twisted_broker.wire.messages.cluster import (
-    DescribeQuorumRequest,
-    DescribeQuorumRequestPartitionData,
-    DescribeQuorumRequestTopicData,
-    DescribeQuorumResponse,
-    DescribeQuorumResponsePartitionData,
+    FeatureUpdateKey,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
 )
-from twisted_broker.wire.primitives import new_uuid, uuid_text
-from twisted_broker.wire.schema import decode, encode
 
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(900)]
-REPLOG = Path(sys.executable).parent / "replog"
+CUT_SECONDS = 7.0  # longer than fetch and election time-outs
 QUORUM_TOOL = "org.apache.kafka.tools.MetadataQuorumCommand"
-OURS, JAVA = "ours", "Java"
-FEATURES = ("group.version=0", "share.version=0", "streams.version=0")
-LONGEST_GAP = 5.0
-
-
-class Place:
-    """A controller's id, port and directory, taken by a process of one kind or the other."""
-
-    def __init__(self, quorum: MixedQuorum, number: int, port: int) -> None:
-        self.quorum, self.number, self.port = quorum, number, port
-        self.directory = quorum.directory / f"controller-{number}"
-        self.data = str(self.directory / "data")
-        self.kind = JAVA
-        self.member: Member | None = None
-        self.directory_id = uuid_text(new_uuid(Random(number).randbytes))
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
-
-    @property
-    def settings(self) -> dict[str, str]:
-        return {
-            "process.roles": "controller",
-            "node.id": str(self.number),
-            "listeners": f"CONTROLLER://{self.address}",
-            "controller.listener.names": "CONTROLLER",
-            **self.quorum.shared,
-        }
-
-    def node(self, kind: str) -> Member:
-        self.kind = kind
-        if kind == JAVA:
-            protocols = {"listener.security.protocol.map": "CONTROLLER:PLAINTEXT"}
-            made: Member = JavaNode(self.directory, self.settings | protocols)
-        else:
-            made = BrokerProcess(self.directory / "ours", self.settings, data=self.data)
-        self.member = made
-        return made
-
-    def format(self, kind: str, *how: str) -> None:
-        node = self.node(kind)
-        chosen = [word for each in FEATURES for word in ("--feature", each)]
-        if isinstance(node, JavaNode):
-            words = ["format", "-t", CLUSTER_ID, "-c", str(node.properties), *chosen, *how]
-            command = java("kafka.tools.StorageTool", *words)
-        else:
-            sets = [w for name, each in self.settings.items() for w in ("--set", f"{name}={each}")]
-            ours = [word for word in chosen if "group" in word]
-            levels = ["--feature", *ours[-1:]]
-            words = ["format", "-t", CLUSTER_ID, "--data", self.data, *sets, *levels, *how]
-            command = [str(REPLOG), *words]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-        assert done.returncode == 0, done.stdout + done.stderr
-
-    def spawn(self, kind: str = "") -> None:
-        if kind not in ("", self.kind) or self.member is None:
-            self.node(kind)
-        assert self.member is not None
-        self.member.spawn(wait=False)
-        self.quorum.begun_ms = time.time_ns() // 1_000_000
-
-    def kill(self) -> None:
-        assert self.member is not None
-        self.member.kill()
-
-    def stop(self) -> None:
-        assert self.member is not None
-        self.member.stop()
-
-    def log_tail(self) -> str:
-        return "" if self.member is None else self.member.log_tail()
-
-
-class MixedQuorum:
-    """Controllers 1 to 3, and two brokers of ours."""
-
-    def __init__(self, directory: Path, is_static: bool = False, **settings: str) -> None:
-        self.directory, self.is_static = directory, is_static
-        ports = {number: free_port() for number in (1, 2, 3)}
-        addresses = [f"127.0.0.1:{port}" for port in ports.values()]
-        self.shared = {name.replace("_", "."): value for name, value in settings.items()}
-        if is_static:
-            named = (f"{number}@{at}" for number, at in zip(ports, addresses, strict=True))
-            self.shared["controller.quorum.voters"] = ",".join(named)
-        else:
-            self.shared["controller.quorum.bootstrap.servers"] = ",".join(addresses)
-        self.places = {number: Place(self, number, port) for number, port in ports.items()}
-        self.begun_ms = 0
-        self.brokers: dict[int, BrokerProcess] = {}
-        for number in (11, 12):
-            broker = {
-                "process.roles": "broker",
-                "node.id": str(number),
-                "controller.quorum.bootstrap.servers": ",".join(addresses),
-                "broker.heartbeat.interval.ms": "500",
-                "replica.lag.time.max.ms": "4000",
-                "offsets.topic.replication.factor": "1",
-            }
-            self.brokers[number] = BrokerProcess(directory / f"broker-{number}", broker)
-
-    @property
-    def founders(self) -> str:
-        return ",".join(
-            f"{each.number}@{each.address}:{each.directory_id}" for each in self.places.values()
-        )
-
-    def start(self, *kinds: str) -> MixedQuorum:
-        for place, kind in zip(self.places.values(), kinds, strict=True):
-            how = () if self.is_static else ("--initial-controllers", self.founders)
-            place.format(kind, *how)
-        for place in self.places.values():
-            place.spawn()
-        for broker in self.brokers.values():
-            broker.spawn(wait=False)
-        for broker in self.brokers.values():
-            broker.await_ready()
-        self.view = View(",".join(each.bootstrap for each in self.brokers.values()))
-        self.view.create("load", 3, 2, min_insync_replicas="1")
-        return self
-
-    def end(self) -> None:
-        for broker in self.brokers.values():
-            broker.kill()
-        for place in self.places.values():
-            if place.member is not None:
-                place.member.kill()
-
-    def log_tail(self) -> str:
-        tails = [(str(each.number) + each.kind, each.log_tail()) for each in self.places.values()]
-        tails += [(str(number), each.log_tail()) for number, each in self.brokers.items()]
-        return "\n".join(f"--- {name}\n{tail}" for name, tail in tails)
-
-    # what the quorum is
-
-    def described(self) -> DescribeQuorumResponsePartitionData:
-        """What a leader says of the quorum, as soon as there is one."""
-        found: list[DescribeQuorumResponsePartitionData] = []
-
-        def is_told() -> bool:
-            try:
-                found.append(self._describe())
-            except (AssertionError, OSError):
-                return False
-            return True
-
-        self.view.until(is_told, "a leader is known")
-        return found[-1]
-
-    def _describe(self) -> DescribeQuorumResponsePartitionData:
-        """DescribeQuorum, through a broker. AssertionError while there is no leader."""
-        broker = next(each for each in self.brokers.values() if each.process is not None)
-        request = DescribeQuorumRequest(
-            topics=[
-                DescribeQuorumRequestTopicData(
-                    topic_name="__cluster_metadata",
-                    partitions=[DescribeQuorumRequestPartitionData(partition_index=0)],
-                )
-            ]
-        )
-        header = encode_request_header(RequestHeader(request.api_key, 2, 1, "test"))
-        with Connection(broker.address) as connection:
-            connection.socket.sendall(sized(header + encode(request, 2)))
-            frame = connection.exactly(int.from_bytes(connection.exactly(4), "big"))
-        _, start = decode_response_header(frame, request.api_key, 2)
-        answer = decode(DescribeQuorumResponse, frame, 2, start)
-        assert not answer.error_code, answer
-        found: DescribeQuorumResponsePartitionData = answer.topics[0].partitions[0]
-        assert not found.error_code, found
-        return found
-
-    @property
-    def leader(self) -> Place:
-        return self.places[self.described().leader_id]
-
-    @property
-    def voters(self) -> dict[int, str]:
-        return {
-            each.replica_id: uuid_text(bytes(each.replica_directory_id))
-            for each in self.described().current_voters
-        }
-
-    def are_level(self) -> bool:
-        """Whether each voter has the log up to its end, or nearly, and fetched since the last one
-        began.
-        """
-        found = self.described()
-        ends = [each.log_end_offset for each in found.current_voters]
-        fetched = [each.last_fetch_timestamp for each in found.current_voters]
-        return max(ends) - min(ends) <= 3 and min(fetched) > self.begun_ms
-
-    def create(self, name: str) -> float:
-        """Seconds until it was there."""
-        began = time.monotonic()
-
-        def made() -> bool:
-            asked = self.view.admin.create_topics([NewTopic(name, 1, 1)], request_timeout=20)
-            try:
-                asked[name].result(30)
-            except Exception as error:
-                if "TOPIC_ALREADY_EXISTS" not in str(error):
-                    raise
-            return True
-
-        self.view.until(made, name)
-        return time.monotonic() - began
-
-    def settle(self) -> None:
-        self.view.until(self.are_level, "all voters are level")
 
 
 @pytest.fixture
@@ -298,7 +94,7 @@ def test_a_follower_that_is_stopped_or_killed_changes_no_epoch(
     other = next(each for each in quorum.places.values() if kinds.count(each.kind) == 1)
     if quorum.leader is other:
         other.kill()
-        quorum.create("another leads")
+        quorum.create("another-leads")
         other.spawn()
         quorum.settle()
     epoch, number = quorum.described().leader_epoch, 0
@@ -325,12 +121,6 @@ def test_a_follower_that_is_stopped_or_killed_changes_no_epoch(
     at = theirs.find(its[:100])
     assert at >= 0 and len(its) > 1000
     assert theirs[at : at + len(its)] == its
-
-
-def log_of(data: str) -> bytes:
-    """All segments of the metadata log, without room that is reserved."""
-    found = sorted(Path(data).glob("__cluster_metadata-0/*.log"))
-    return b"".join(each.read_bytes() for each in found).rstrip(b"\0")
 
 
 def test_each_place_is_taken_over_and_given_back(new_quorum: MixedQuorum) -> None:
@@ -393,12 +183,6 @@ def test_a_voter_with_a_new_disk_joins_by_a_snapshot(
     assert set(names) <= set(quorum.view.admin.list_topics().topics)
 
 
-def snapshots(data: str) -> list[Path]:
-    """Without the bootstrap checkpoint."""
-    found = Path(data).glob("__cluster_metadata-0/*.checkpoint")
-    return [each for each in found if not each.name.startswith("0" * 20)]
-
-
 def test_kafkas_tool_changes_the_voters_of_ours(new_quorum: MixedQuorum, tmp_path: Path) -> None:
     """QU 8.14: describe, add-controller and remove-controller of `kafka-metadata-quorum`."""
     quorum = new_quorum
@@ -428,6 +212,212 @@ def test_kafkas_tool_changes_the_voters_of_ours(new_quorum: MixedQuorum, tmp_pat
     quorum.view.until(lambda: sorted(quorum.voters) == [2, 3], "1 is a voter no more")
     quorum.places[1].stop()
     assert quorum.create("after") < LONGEST_GAP
+
+
+@pytest.mark.long
+def test_java_controllers_are_replaced_by_membership_and_come_back(tmp_path: Path) -> None:
+    """QU 8.4: three of ours join by themselves, three of Java's leave; then the other way round.
+    The leader leaves last; brokers know bootstrap addresses only.
+    """
+    require("kafka-tools", "kafka-raft")
+    quorum = MixedQuorum(
+        tmp_path,
+        spare=range(4, 10),
+        controller_quorum_auto_join_enable="true",
+        metadata_log_max_record_bytes_between_snapshots="8000",
+    )
+    try:
+        quorum.start(JAVA, JAVA, JAVA)
+        members, names, gaps = [1, 2, 3], list[str](), list[float]()
+        with quorum.view.producing("load") as writer:
+            for kind, joining in ((OURS, (4, 5, 6)), (JAVA, (7, 8, 9))):
+                for number in joining:
+                    new = quorum.places[number]
+                    new.format(kind, "--no-initial-controllers")
+                    new.spawn()
+                    members.append(number)
+                    quorum.view.until(lambda: sorted(quorum.voters) == members, "it votes")
+                    quorum.settle()
+                    others = [each for each in members[:-1] if quorum.places[each].kind != kind]
+                    leader = quorum.leader.number
+                    old = next((each for each in others if each != leader), others[0])
+                    key = quorum.voters[old]
+                    quorum.places[old].stop()
+                    names.append(f"without-{old}")
+                    gaps.append(quorum.create(names[-1]))
+                    gone = ("--controller-id", str(old), "--controller-directory-id", key)
+                    server = ("--bootstrap-server", quorum.view.bootstrap)
+                    tool(QUORUM_TOOL, *server, "remove-controller", *gone)
+                    members.remove(old)
+                    quorum.view.until(lambda: sorted(quorum.voters) == members, "it votes no more")
+                    quorum.settle()
+                    quorum.view.until(writer.progress(), "records go on")
+                assert {quorum.places[each].kind for each in members} == {kind}
+        print([round(each, 2) for each in gaps])
+        quorum.view.check_once(writer)
+        assert set(names) <= set(quorum.view.admin.list_topics().topics)
+        assert max(gaps) < LONGEST_GAP
+    finally:
+        quorum.end()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kinds", [(JAVA, JAVA, OURS), (OURS, OURS, JAVA)])
+def test_who_is_cut_off_changes_no_epoch_while_a_majority_hears_the_leader(
+    tmp_path: Path, kinds: tuple[str, ...]
+) -> None:
+    """QU 8.7, KIP-996: the one of the other sort at each place. A leader that nobody hears is the
+    only one that is replaced.
+    """
+    require("kafka-tools", "kafka-raft")
+    with Relays() as relays:
+        quorum = MixedQuorum(tmp_path, relays=relays)
+        try:
+            quorum.start(*kinds)
+            other = next(each for each in quorum.places.values() if kinds.count(each.kind) == 1)
+            first, second = (each for each in quorum.places.values() if each is not other)
+
+            def cut(what: str, *cuts: tuple[Place, Place]) -> float:
+                """The longest wait for a topic while these ways are cut. All is well then."""
+                quorum.settle()
+                relays.cut(*((str(one.number), str(to.number)) for one, to in cuts))
+                began, waits = time.monotonic(), list[float]()
+                while time.monotonic() - began < CUT_SECONDS:
+                    waits.append(quorum.create(f"{what}-{len(waits)}"))
+                quorum.begun_ms = time.time_ns() // 1_000_000
+                relays.heal()
+                quorum.settle()
+                return max(waits)
+
+            with quorum.view.producing("load") as writer:
+                quorum.lead(first)
+                epoch = quorum.described().leader_epoch
+                for what, cuts in (
+                    ("from-the-leader", both_ways(other, first)),
+                    ("from-the-follower", both_ways(other, second)),
+                    ("from-both", both_ways(other, first) + both_ways(other, second)),
+                    ("to-the-leader", [(other, first)]),
+                    ("by-the-leader", [(first, other)]),
+                    ("beside-it", both_ways(first, second)),
+                ):
+                    assert cut(what, *cuts) < LONGEST_GAP, what
+                    assert quorum.described().leader_epoch == epoch, what
+                quorum.lead(other)
+                epoch = quorum.described().leader_epoch
+                for place in (first, second):
+                    assert cut(f"leads-{place.number}", *both_ways(other, place)) < LONGEST_GAP
+                    assert quorum.described().leader_epoch == epoch, place.number
+                alone = both_ways(other, first) + both_ways(other, second)
+                assert cut("leads-alone", *alone) < LONGEST_GAP + 3
+                assert quorum.leader is not other
+            quorum.view.check_once(writer)
+        finally:
+            quorum.end()
+
+
+def both_ways(one: Place, other: Place) -> list[tuple[Place, Place]]:
+    return [(one, other), (other, one)]
+
+
+@pytest.mark.long
+def test_a_voter_of_ours_whose_disk_takes_no_more_ends(new_quorum: MixedQuorum) -> None:
+    """QU 8.8: as follower and as leader; the others go on at once, and it comes back."""
+    quorum = new_quorum.start(JAVA, JAVA, OURS)
+    ours, gaps = quorum.places[3], list[float]()
+    with quorum.view.producing("load") as writer:
+        for number in range(2):
+            quorum.settle()
+            if number:
+                quorum.lead(ours)
+            elif quorum.leader is ours:
+                ours.kill()
+                quorum.create("another-leads")
+                ours.spawn()
+                quorum.settle()
+            assert ours.member is not None and ours.member.process is not None
+            resource.prlimit(ours.member.process.pid, resource.RLIMIT_FSIZE, (1, 1))
+            gaps.append(quorum.create(f"disk-{number}"))
+            ours.member.process.wait(30)
+            ours.kill()
+            ours.spawn()
+            quorum.settle()
+            quorum.view.until(writer.progress(), "records go on")
+    print([round(each, 2) for each in gaps])
+    quorum.view.check_once(writer)
+    assert max(gaps) < LONGEST_GAP
+
+
+@pytest.mark.long
+def test_both_sorts_of_active_controllers_judge_features_alike(new_quorum: MixedQuorum) -> None:
+    """QU 8.12: each feature, level and kind of change, with a broker registered that lacks levels
+    of some; the codes are equal.
+    """
+    quorum = new_quorum.start(JAVA, OURS, OURS)
+    quorum.settle()
+    older = BrokerRegistrationRequest(
+        broker_id=99,
+        cluster_id=CLUSTER_ID,
+        incarnation_id=bytes(15) + b"9",
+        listeners=[
+            BrokerRegistrationRequestListener(name="PLAINTEXT", host="127.0.0.1", port=free_port())
+        ],
+        features=[
+            BrokerRegistrationRequestFeature(
+                name=name, min_supported_version=least, max_supported_version=most
+            )
+            for name, least, most in (
+                ("metadata.version", 7, 30),
+                ("transaction.version", 0, 2),
+                ("eligible.leader.replicas.version", 0, 1),
+                ("kraft.version", 0, 1),
+            )
+        ],
+        log_dirs=[bytes(15) + b"\xff"],
+    )
+
+    def registered() -> bool:
+        at = ("127.0.0.1", quorum.leader.port)
+        answer = ask(at, older, 4, BrokerRegistrationResponse)
+        return answer.error_code == 0
+
+    quorum.view.until(registered, "a broker that lacks levels is registered")
+    asked = [
+        FeatureUpdateKey(feature=name, max_version_level=level, upgrade_type=kind)
+        for name, most in (
+            ("metadata.version", 31),
+            ("transaction.version", 3),
+            ("eligible.leader.replicas.version", 2),
+            ("group.version", 2),
+            ("share.version", 2),
+            ("streams.version", 2),
+            ("kraft.version", 2),
+            ("no.such.feature", 1),
+        )
+        for level in range(-1 if most < 9 else 24, most + 1)
+        for kind in (1, 2, 3)
+    ]
+
+    def judged() -> dict[str, tuple[int, list[int]]]:
+        found = {}
+        for each in asked:
+            request = UpdateFeaturesRequest(feature_updates=[each], validate_only=True)
+            answer = ask(
+                next(iter(quorum.brokers.values())).address, request, 1, UpdateFeaturesResponse
+            )
+            codes = [result.error_code for result in answer.results]
+            found[f"{each.feature} {each.max_version_level} {each.upgrade_type}"] = (
+                answer.error_code,
+                codes,
+            )
+        return found
+
+    quorum.lead(quorum.places[1])
+    javas = judged()
+    quorum.lead(quorum.places[2])
+    ours = judged()
+    assert len({code for code, _ in javas.values()}) > 1
+    differing = {name: (javas[name], ours[name]) for name in javas if javas[name] != ours[name]}
+    assert not differing
 
 
 def test_a_static_quorum_of_both_becomes_one_of_records(tmp_path: Path) -> None:

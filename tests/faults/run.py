@@ -22,9 +22,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults.run", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--combined", action="store_true", help="broker 1 is the controller too")
     parser.add_argument(
-        "--quorum", action="store_true", help="all three are: the active controller is struck"
+        "--quorum",
+        action=argparse.BooleanOptionalAction,
+        help="all three brokers are controllers, too, and the active one is struck: so it is "
+        "without --combined and --security; --no-quorum: one controller that is no broker",
+    )
+    parser.add_argument(
+        "--combined", action="store_true", help="broker 1 alone is the controller, too"
     )
     parser.add_argument(
         "--kind",
@@ -59,6 +64,8 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     if chosen.keep is not None and chosen.keep.exists() and any(chosen.keep.iterdir()):
         parser.error(f"--keep {chosen.keep}: not empty; name a new directory")
+    if chosen.quorum is None:
+        chosen.quorum = chosen.security == PLAINTEXT and not chosen.combined
     if chosen.quorum and chosen.security != PLAINTEXT:
         parser.error("--quorum and --security: the first user would be one node's only")
     directory = chosen.keep or Path(tempfile.mkdtemp(prefix="faults-"))

@@ -1,8 +1,9 @@
-"""`python -m tests.soak.run --minutes N`: a controller and three brokers, stock clients of three
-kinds, groups, a topic under retention, rolling restarts and kills.
+"""`python -m tests.soak.run --minutes N`: three brokers that are controllers, too, stock clients of
+three kinds, groups, a topic under retention, rolling restarts and kills.
 
-1. Broker 1 and the controller run from the beginning to the end: after the warm-up their memory,
-   descriptors and threads must be flat. The other brokers are restarted and killed in turn.
+1. Broker 1 runs from the beginning to the end: after the warm-up its memory, descriptors, threads
+   must be flat. The others are restarted and killed in turn, the active controller among them.
+   With one controller apart that one runs to the end as well.
 2. All that was acknowledged is found, by the judge of the faults (`tests/faults`), in periods of
    `PERIOD_MINUTES`: the topic is deleted and made anew for each, so that neither the judge's
    memory nor the disk grows.
@@ -222,7 +223,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
-        "--quorum", action="store_true", help="all three brokers are controllers, too"
+        "--quorum",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="all three brokers are controllers, too; --no-quorum: one that is no broker",
     )
     parser.add_argument("--page", type=Path, default=Path("build/soak.html"))
     parser.add_argument("--keep", type=Path, metavar="DIR", help="logs and data stay there")

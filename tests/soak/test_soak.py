@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.soak.page import page
+from tests.soak.quorum import common_start, judged
 from tests.soak.run import main
 from tests.soak.samples import Sample, Series, growing, growth, process_sample
 
@@ -33,6 +34,18 @@ def test_a_leak_is_found() -> None:
         for number, each in enumerate(leaking.samples)
     ]
     assert len(growing(leaking)) == 2
+
+
+def test_what_is_lost_or_there_twice_or_too_late_is_counted() -> None:
+    assert judged([[1, 3, 4], [2, 5]], range(1, 6)) == (0, 0, 0)
+    assert judged([[1, 4, 3, 4], [2]], range(1, 6)) == (1, 1, 1)
+
+
+def test_logs_that_differ_are_found() -> None:
+    log = bytes(range(256)) * 8
+    assert common_start(log, log + b"more")
+    assert not common_start(log, log[:-1] + b"\0")
+    assert not common_start(log, b"")
 
 
 def test_what_is_flat_after_the_warm_up_passes() -> None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twisted_broker.cluster.election import Candidates, Elected, Election, elect
+from twisted_broker.cluster.metadata_events import events
 from twisted_broker.cluster.partition_change import PartitionRules, change_partition
 from twisted_broker.image.entries import (
     NO_LEADER,
@@ -16,6 +17,8 @@ from twisted_broker.image.entries import (
     RECOVERING,
     PartitionRegistration,
 )
+from twisted_broker.image.metadata_delta import MetadataDelta, PartitionDelta
+from twisted_broker.image.metadata_image import EMPTY
 
 TOPIC = b"t" * 16
 DIRECTORIES = (b"d" * 16,) * 3
@@ -130,6 +133,13 @@ def test_an_unclean_stop_costs_eligibility_and_the_last_known_leader_comes_back_
         RECOVERING,
         (),
     )
+    for more in ({}, {1: PartitionDelta("t", TOPIC, 1, gone, back)}):
+        changes = {0: PartitionDelta("t", TOPIC, 0, gone, back)} | more
+        delta = MetadataDelta(EMPTY, EMPTY)
+        delta.partitions.update({(TOPIC, number): each for number, each in changes.items()})
+        ((_, line),) = events(delta)
+        count = line.get("last_known_leaders", line.get("last_known_leader"))
+        assert count == line["unclean"] == len(changes)
 
 
 def test_an_unclean_election_needs_the_setting_and_is_recorded() -> None:

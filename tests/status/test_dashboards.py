@@ -38,6 +38,12 @@ def test_what_is_missing_is_known(scraped: Scrapes) -> None:
     }
 
 
+def test_the_quorums_latencies_and_idle_time_are_there(scraped: Scrapes) -> None:
+    """Kafka's `raft-metrics`, which no dashboard asks for."""
+    for name in ("commit_latency_max", "election_latency_max", "poll_idle_ratio_avg"):
+        assert has_value(f"kafka_server_raft_metrics_{name}", scraped), name
+
+
 def test_an_expression_without_its_series_has_no_value() -> None:
     """The judge itself: labels count, a label that is not there is empty, NaN is no value."""
     scrape = [samples_of('a{b="c",d="0.5"} 1\nn NaN\ne 2\n')]

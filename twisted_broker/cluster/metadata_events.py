@@ -5,7 +5,8 @@ Ring 0 (pure: docs/ARCHITECTURE.md 3).
    partitions in one change are one line.
 2. What costs is bounded: of a change of very many partitions the first `_MOST_LOOKED_AT` are
    looked at.
-3. A change of an ISR has a line here only if a change of a broker comes with it: every other one
+3. Of unclean elections those of the last known leader are counted by themselves, too.
+4. A change of an ISR has a line here only if a change of a broker comes with it: every other one
    is logged by the partition's leader.
 
 Source: Kafka's `ReplicationControlManager`, `ClusterControlManager`, `ConfigurationControlManager`
@@ -151,9 +152,11 @@ def _elections(changed: list[PartitionDelta]) -> Iterator[Event]:
                 "leader_epoch": after.leader_epoch,
                 "isr": after.isr,
                 "unclean": _is_unclean(before, after),
+                **({"last_known_leader": True} if _is_last_known(before, after) else {}),
             },
         )
     elif elected:
+        known = sum(_is_last_known(before, after) for _, before, after in elected)
         leaders = Counter(after.leader for _, _, after in elected)
         yield (
             "leaders elected",
@@ -162,6 +165,7 @@ def _elections(changed: list[PartitionDelta]) -> Iterator[Event]:
                 "leaders": [f"{node}:{count}" for node, count in sorted(leaders.items())],
                 "offline": leaders[NO_LEADER],
                 "unclean": sum(_is_unclean(before, after) for _, before, after in elected),
+                **({"last_known_leaders": known} if known else {}),
                 "first": _name(elected[0][0]),
             },
         )
@@ -173,6 +177,13 @@ def _is_unclean(before: PartitionRegistration, after: PartitionRegistration) -> 
         return False
     # A leader that returns may still be marked as recovering: its next ISR change ends that.
     return after.leader not in (*before.isr, *before.elr) or _truncates(before, after)
+
+
+def _is_last_known(before: PartitionRegistration, after: PartitionRegistration) -> bool:
+    """Whether an unclean election, as Kafka counts it, chose the one that led last (KIP-966): no
+    other replica has records that it lacks, but for what it lost itself.
+    """
+    return before.last_known_elr == (after.leader,) and _is_unclean(before, after)
 
 
 def _truncates(before: PartitionRegistration, after: PartitionRegistration) -> bool:

@@ -138,6 +138,11 @@ def raft_leader(out: Exposition, found: Any, rates: Rates) -> None:
             "ms from the append of a change until it is durable, since the scrape before.",
             latency,
         ),
+        (
+            "commit-latency-max",
+            "the longest of these since the start, in ms.",
+            found.most_commit_seconds * 1000,
+        ),
     )
 
 

@@ -151,7 +151,14 @@ class BrokerCollector:
             ),
             MBean("network", "SocketServer", "NetworkProcessorAvgIdlePercent", Kind.IDLE_GAUGE),
         ):
-            out.bean(bean, "Share of its time that the reactor waited for something to do.", row)
+            out.bean(bean, _IDLE, row)
+        parts = self._view.parts
+        if parts.controller is not None or (parts.metadata is not None and parts.roles is None):
+            poll_idle = MBean("server", "raft-metrics", "poll-idle-ratio-avg", Kind.ATTRIBUTE)
+            out.bean(poll_idle, _IDLE, row)
+
+
+_IDLE = "Share of its time that the reactor waited for something to do."
 
 
 def _gauge(out: Exposition, kind: str, name: str, doc: str, number: float) -> None:

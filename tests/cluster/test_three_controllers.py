@@ -4,6 +4,7 @@ goes on.
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,12 @@ import pytest
 from tests.memory_broker import MemoryBroker
 from twisted_broker.cluster.controller import Controller
 from twisted_broker.cluster.features import SUPPORTED_FEATURES
+from twisted_broker.cluster.metadata_check import MetadataDamage, read_synced_end, write_durable_end
+from twisted_broker.cluster.metadata_log import MetadataLog
+from twisted_broker.cluster.quorum_state import read_quorum_state, write_quorum_state
+from twisted_broker.log.checkpoints import HIGH_WATERMARK, metadata_rows, write_offsets
+from twisted_broker.log.errors import OutOfDescriptors
+from twisted_broker.log.log import Log
 from twisted_broker.log.memory import MemoryFileSystem
 from twisted_broker.security.principal import ANONYMOUS, encode_principal
 from twisted_broker.wire.errors import ErrorCode, error_of
@@ -301,6 +308,39 @@ def test_a_controller_that_was_away_for_a_snapshot_goes_on_in_the_log() -> None:
     quorum.stop()
 
 
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_a_restart_keeps_the_log_before_its_snapshots(is_damaged: bool) -> None:
+    """QU 3.16: from the oldest on, where all of that can be read; else from the newest on."""
+    quorum = Quorum(
+        metadata_log_max_record_bytes_between_snapshots="2000", metadata_max_retention_bytes="25000"
+    )
+    for number in range(40):
+        quorum.create(f"t{number}")
+        quorum.pass_time(0.5)
+    (again, *_) = (node for node in (1, 2, 3) if node != quorum.leader)
+    before = quorum.controller(again)
+    assert before is not None
+    start, oldest = before.log.log.log_start_offset, before.log.snapshots[0]
+    assert start == oldest.end_offset and len(before.log.snapshots) > 2
+    quorum.crash(again)
+    if is_damaged:
+        (segment, *_) = before.log.log.segments.between(start, start + 1)
+        path = segment.log.path
+        file = quorum.files[again].open(path)
+        file.write_at(file.size() - 1, (b"?",))
+        file.close()
+    quorum.start(again)
+    quorum.until(lambda: quorum.topics(again) == {f"t{number}" for number in range(40)})
+    back = quorum.controller(again)
+    assert back is not None
+    newest = before.log.snapshots[-1].end_offset
+    assert back.log.log.log_start_offset == (newest if is_damaged else start)
+    quorum.crash(quorum.leader or 0)
+    quorum.until(lambda: quorum.leader is not None)
+    quorum.create("after")
+    quorum.stop()
+
+
 def test_the_quorum_says_who_votes(quorum: Quorum) -> None:
     """QU 2.20: DescribeQuorum of the leader, through the broker."""
     topic = DescribeQuorumRequestTopicData(
@@ -334,3 +374,120 @@ def test_a_client_hears_nothing_of_a_change_of_controllers(quorum: Quorum) -> No
     assert answer.error_code == ErrorCode.NOT_CONTROLLER
     quorum.crash(old)
     quorum.create("amid")
+
+
+def test_a_voter_whose_broker_had_more_does_not_lead(quorum: Quorum) -> None:
+    """QU 5.1: who leads has all that was ever committed; where that is less than what this node had
+    applied, both were lost from a majority. It may follow.
+    """
+    quorum.create("before")
+    old = quorum.leader
+    assert old is not None
+    others = [node for node in (1, 2, 3) if node != old]
+    for node in others:
+        quorum.crash(node)
+        write_offsets(quorum.files[node], "/data", HIGH_WATERMARK, metadata_rows(10_000))
+        quorum.start(node)
+    quorum.until(lambda: all(quorum.topics(node) == {"before"} for node in others))
+    quorum.crash(old)
+    quorum.pass_time(10)
+    (failed,) = [line for node in others for line in quorum.nodes[node].fatal]
+    assert "applied it up to 10000" in failed
+    assert quorum.leader is None
+
+
+def short_of_descriptors(log: MetadataLog, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Its segment is full, and no other can be opened, until the list is empty."""
+    real, is_short = Log.append_as_follower, [True]
+
+    def append(self: Log, *of: Any) -> Any:
+        if self is log.log and is_short:
+            raise OutOfDescriptors(log.directory, OSError(errno.EMFILE, "too many"))
+        return real(self, *of)
+
+    monkeypatch.setattr(Log, "append_as_follower", append)
+    return is_short
+
+
+def test_a_follower_short_of_descriptors_waits(
+    quorum: Quorum, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It acknowledges nothing meanwhile, and goes on once a file can be opened."""
+    quorum.create("before")
+    quorum.until(lambda: all(quorum.topics(node) == {"before"} for node in (1, 2, 3)))
+    leader = quorum.leader
+    short, other = (node for node in (1, 2, 3) if node != leader)
+    controller = quorum.controller(short)
+    assert controller is not None and leader is not None
+    log, is_short = controller.log, short_of_descriptors(controller.log, monkeypatch)
+    end = log.end_offset
+    quorum.create("meanwhile")
+    quorum.pass_time(12)
+    assert log.failed is None and log.end_offset == log.log.high_watermark == end
+    active = quorum.controller(leader)
+    assert active is not None and active.is_active
+    voters, _ = active.log.raft.quorum.state.described(0)
+    assert {each.key.id: each.end_offset for each in voters}[short] == end
+    assert "meanwhile" not in quorum.topics(short)
+    is_short.clear()
+    quorum.until(lambda: "meanwhile" in quorum.topics(short))
+    quorum.crash(other)
+    quorum.create("by-these-two")
+
+
+def test_who_is_short_of_descriptors_votes_for_nobody(
+    quorum: Quorum, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its vote would be durable before the log that it fetched first; the third waits for it."""
+    quorum.create("before")
+    quorum.until(lambda: all(quorum.topics(node) == {"before"} for node in (1, 2, 3)))
+    old = quorum.leader
+    assert old is not None
+    short, _ = (node for node in (1, 2, 3) if node != old)
+    controller = quorum.controller(short)
+    assert controller is not None
+    is_short = short_of_descriptors(controller.log, monkeypatch)
+    quorum.create("meanwhile")
+    quorum.crash(old)
+    quorum.pass_time(6)
+    assert quorum.leader is None
+    is_short.clear()
+    quorum.until(lambda: quorum.leader is not None)
+    quorum.create("after")
+    quorum.until(lambda: quorum.topics(short) == {"before", "meanwhile", "after"})
+
+
+@pytest.mark.parametrize("how", ["cut", "flipped", "another epoch"])
+def test_what_was_acknowledged_and_is_not_known_as_committed_is_missed(how: str) -> None:
+    """QU 1.17: a voter's own word for its log, in that epoch of the quorum. In another one its
+    leader may have had it truncated.
+    """
+    quorum = Quorum()
+    quorum.create("before")
+    quorum.until(lambda: all(quorum.topics(node) == {"before"} for node in (1, 2, 3)))
+    again = next(node for node in (1, 2, 3) if node != quorum.leader)
+    controller = quorum.controller(again)
+    assert controller is not None
+    directory, end = controller.log.directory, controller.log.end_offset
+    quorum.crash(again)
+    files = quorum.files[again]
+    known = read_quorum_state(files, directory)
+    assert known is not None and read_synced_end(files, directory, known.epoch) == end
+    write_durable_end(files, directory, 1)  # as if it had not heard of the last commit yet
+    if how == "another epoch":
+        write_quorum_state(files, directory, known._replace(epoch=known.epoch + 1), (1, 2, 3))
+    (segment,) = controller.log.log.segments.between(0, end)
+    file = files.open(segment.log.path)
+    size = segment.size
+    if how == "flipped":
+        file.write_at(size - 1, (bytes([file.read_at(size - 1, 1)[0] ^ 1]),))
+    else:
+        file.truncate(size - 1)
+    file.close()
+    if how == "another epoch":
+        quorum.start(again)
+        quorum.until(lambda: quorum.topics(again) == {"before"})
+        quorum.stop()
+    else:
+        with pytest.raises(MetadataDamage, match="durable"):
+            quorum.start(again)

@@ -201,10 +201,11 @@ BEHAVIOUR = """
   of such a topic gets a replica that lives; Kafka checks every five minutes. When a cancelled reassignment leaves no former replica in sync, the new leader is recorded as recovering.
 - **A refused ISR expansion** (INELIGIBLE_REPLICA) raises the partition epoch, so that an earlier copy of the request, on a connection that the leader
   gave up, is refused, too. Kafka's controllers may grant it, also to our brokers: the replica is in the ISR then, and lacks what was committed since.
-- **Controllers**: a first start that nothing formatted founds a cluster of its own, at kraft.version 0; Kafka's wants `kafka-storage format`. A voter's bytes are
+- **Controllers**: a first start that nothing formatted founds a cluster of its own, at kraft.version 0, for its controller's listener may have another
+  port at the next start; Kafka's wants `kafka-storage format`. A voter's bytes are
   synced before they count, the leader's too. An only voter that gets a second one goes on leading. The only voter's log begins behind its newest snapshot; where
-  several vote it goes back as far as `metadata.max.retention.bytes` and `.ms` let it, and after a start to the newest snapshot. A controller on a directory
-  that lacks what it is known to have held does not start. UpdateFeatures of kraft.version is refused with one line that names the voters that have not
+  several vote it goes back as far as `metadata.max.retention.bytes` and `.ms` let it. A controller on a directory
+  that lacks what it is known to have held, or acknowledged, does not start; one of several whose node has applied more does not lead. UpdateFeatures of kraft.version is refused with one line that names the voters that have not
   said yet that they serve it.
 - **SASL**: GSSAPI (Kerberos) is not supported, and no setting names a class that is loaded. A JAAS line is a setting of its
   listener; no JAAS file is read. SCRAM's last message must repeat the header of the first (RFC 5802), which Kafka does not check.

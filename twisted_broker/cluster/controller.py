@@ -108,7 +108,7 @@ class Controller:
 
     `on_fatal(error)` is called when its disk failed. Since the start: `elections`, changes of a
     partition's leader as the log's lines count them; `unclean_elections`; changes that became
-    durable (`commits`), and how long that took (`commit_seconds`).
+    durable (`commits`), how long that took (`commit_seconds`), and the longest of them.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class Controller:
         self._unsaid: deque[tuple[int, MetadataDelta]] = deque()  # as long as `_waiting`
         self._written_at: deque[tuple[int, float]] = deque()  # as long as `_waiting`
         self.unclean_elections = self.commits = 0
-        self.commit_seconds = 0.0
+        self.commit_seconds = self.most_commit_seconds = 0.0
 
     @property
     def image(self) -> MetadataImage:
@@ -239,7 +239,7 @@ class Controller:
                 torn=self.log.torn,
             )
         self.decided = self.committed = self.log.replay() if replayed is None else replayed
-        if is_alone:  # of several, one may be behind its own broker for a moment
+        if is_alone:  # of several, one may be behind its own broker until it leads
             self._check(self.decided)
         self._settings_changed(self.decided)
         self.quotas.apply(self.decided.client_quotas, {}, self.decided.client_quotas)
@@ -309,6 +309,11 @@ class Controller:
         ):
             return
         try:
+            self._check(self.committed)
+        except MetadataDamage as error:
+            self.log.fail(error)  # what a majority of the voters had is gone
+            return
+        try:
             first = None if self.committed.features else self._bootstrap()
             self._lines.add("controller active", epoch=leads.epoch, offset=leads.start_offset)
             self._claim(first).addErrback(lambda failure: failure.trap(BrokerError) and None)
@@ -351,7 +356,7 @@ class Controller:
                 self._follow(before, after)
         except (MetadataDamage, OSError, BrokerError) as error:
             if self._loaded is None and not self.log.is_over:
-                self._log_failed(error)
+                self.log.fail(error)
                 return
         finally:
             self._is_applying = False
@@ -615,8 +620,10 @@ class Controller:
                 ready.append(done)
         seconds = self.runtime.clock.seconds()
         while self._written_at and self._written_at[0][0] < upto:
+            took = seconds - self._written_at.popleft()[1]
             self.commits += 1
-            self.commit_seconds += seconds - self._written_at.popleft()[1]
+            self.commit_seconds += took
+            self.most_commit_seconds = max(self.most_commit_seconds, took)
         for done in ready:
             done.callback(upto - 1)
         self._log_changes(upto)

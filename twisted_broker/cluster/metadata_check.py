@@ -13,6 +13,11 @@ and what is damage and what a torn tail.
    it ends, and in that one's epoch; a LeaderChange, and nothing else, begins a higher one, which
    quorum-state (a broker's log: the leader-epoch checkpoint) must know.
 4. Checking changes nothing on the disk. One flipped bit in the durable end never raises it.
+5. Of several voters the durable end is that of what is committed, and never falls. What one synced,
+   and so acknowledged, beyond that is noted with the quorum's epoch, once the log has a batch
+   that was written in it: from then on nothing is truncated in that epoch. quorum-state's epoch is
+   durable before a truncation; where it is another one, also as Apache Kafka ran there since, the
+   note counts no more.
 
 Source: Kafka's rule that nothing below the high watermark is truncated (`KafkaRaftLog`); the
 durable end is ours, in the form of a checkpoint. Not here: what is done about damage
@@ -69,8 +74,10 @@ if TYPE_CHECKING:
 
 _LOG = ".log"
 _CONTROL_RECORD_LIMIT = 1 << 16
+SYNCED_END = "replog-synced-end"
 BATCHES_PER_STEP = 200  # some two milliseconds of one turn
 _SEARCH_BYTES = 1 << 22
+_BEGINNING = SnapshotId(0, -1)
 
 
 def recover_hint(source: str = "A_BROKERS_LOG_DIR", target: str = "THE_CONTROLLERS_LOG_DIR") -> str:
@@ -110,28 +117,28 @@ def read_durable_end(files: IFileSystem, directory: str) -> int | None:
 
 def write_durable_end(files: IFileSystem, directory: str, offset: int) -> None:
     """Writes the durable end, and syncs the file. Raises OSError."""
-    write_aside(files, posixpath.join(directory, HIGH_WATERMARK), _durable_end_text(offset))
+    write_aside(files, posixpath.join(directory, HIGH_WATERMARK), durable_end_text(offset))
 
 
-class DurableEndFile:
-    """Overwrites the durable end in its place. The file stays open from the first time on, so that
-    what is committed while descriptors are short is not taken for a torn tail. For the disk worker.
+class MarkFile:
+    """Overwrites a file of a fixed length in its place. It stays open from the first time on, so
+    that what is committed while descriptors are short is not taken for a torn tail. For the disk
+    worker.
     """
 
-    __slots__ = ("_directory", "_file", "_files")
+    __slots__ = ("_file", "_files", "_path")
 
-    def __init__(self, files: IFileSystem, directory: str) -> None:
-        self._files, self._directory = files, directory
+    def __init__(self, files: IFileSystem, directory: str, name: str) -> None:
+        self._files, self._path = files, posixpath.join(directory, name)
         self._file: IFile | None = None
 
-    def write(self, offset: int, sync: bool) -> None:
+    def write(self, content: bytes, sync: bool) -> None:
         """Without `sync` a loss of power may bring back an older one, which is true as well. Raises
         OSError.
         """
         if self._file is None:
-            path = posixpath.join(self._directory, HIGH_WATERMARK)
-            self._file = self._files.open(path, create=True)
-        self._file.write_at(0, (_durable_end_text(offset),))
+            self._file = self._files.open(self._path, create=True)
+        self._file.write_at(0, (content,))
         if sync:
             self._file.sync()
 
@@ -142,10 +149,27 @@ class DurableEndFile:
             file.close()
 
 
-def _durable_end_text(offset: int) -> bytes:
+def durable_end_text(offset: int) -> bytes:
     """Always of the same length, within one sector: never torn."""
     rows = [f"{row.topic} {row.partition} {at:020d}\n" for row, at in metadata_rows(offset).items()]
     return f"0\n{len(rows)}\n{''.join(rows)}".encode()
+
+
+def synced_end_text(epoch: int, offset: int) -> bytes:
+    """As `durable_end_text`: twice, for no checksum covers it."""
+    row = f"{epoch:010d} {offset:020d}\n"
+    return f"0\n2\n{row}{row}".encode()
+
+
+def read_synced_end(files: IFileSystem, directory: str, epoch: int | None) -> int:
+    """What one of several voters noted as synced in that epoch of the quorum; 0: nothing. Raises
+    OSError.
+    """
+    try:
+        rows = read_epochs(files, posixpath.join(directory, SYNCED_END))
+    except CheckpointError:
+        return 0
+    return rows[0][1] if len(rows) == 2 and rows[0] == rows[1] and rows[0][0] == epoch else 0
 
 
 def is_empty(files: IFileSystem, directory: str) -> bool:
@@ -180,6 +204,34 @@ class Checked(NamedTuple):
     image: MetadataImage
     torn: TornTail | None
     history: VoterHistory
+
+
+class Kept(NamedTuple):
+    """The log from `start` on, up to the newest snapshot: where its epochs begin."""
+
+    start: int
+    epochs: list[LogEnd]
+
+
+def kept_in_steps(files: IFileSystem, directory: str) -> Generator[None, None, Kept | None]:
+    """How far the log goes back behind several snapshots: to its beginning, or to the oldest of
+    them. None: there is no such, or not all of that can be read. Pauses as `check_in_steps`. Raises
+    OSError.
+    """
+    snapshots, paths = list_snapshots(files, directory), _segments(files, directory)
+    if len(snapshots) < 2 or not paths:
+        return None
+    since = snapshots[0] if base_offset_of(posixpath.basename(paths[0])) else _BEGINNING
+    walk, epochs = Walk(files, directory, None, since), list[LogEnd]()
+    for number, (_, place, batch) in enumerate(walk.batches(), 1):
+        if not epochs or epochs[-1].epoch != batch.partition_leader_epoch:
+            first = max(place.base_offset, since.end_offset)
+            epochs.append(LogEnd(first, batch.partition_leader_epoch))
+        if walk.offset >= snapshots[-1].end_offset:
+            return Kept(since.end_offset, epochs)
+        if number % BATCHES_PER_STEP == 0:
+            yield
+    return None
 
 
 class TornTail(NamedTuple):
@@ -244,6 +296,17 @@ def check_logs(image: MetadataImage, logs: Iterable[Log]) -> None:
             )
 
 
+def check_applied(directory: str, end: int, applied: Applied) -> None:
+    """Raises MetadataDamage where metadata ends before what this node has applied."""
+    if end < applied.end_offset:
+        raise MetadataDamage(
+            directory,
+            f"it ends at offset {end}, but this node applied it up to {applied.end_offset} "
+            f"({applied.path}): it is an older copy, and newer partitions would be set aside",
+            offset=end,
+        )
+
+
 def check_metadata(
     files: IFileSystem, directory: str, is_observer: bool, applied: Applied = NOT_APPLIED
 ) -> Checked:
@@ -289,7 +352,10 @@ def check_in_steps(
     image = EMPTY
     if snapshots:
         image = yield from _load_in_steps(files, directory, snapshots[-1])
-    walk = Walk(files, directory, None if is_observer else _newest_epoch(files, directory))
+    epoch = None if is_observer else _newest_epoch(files, directory)
+    if durable_end is not None:
+        durable_end = max(durable_end, read_synced_end(files, directory, epoch))
+    walk = Walk(files, directory, epoch)
     for number, _ in enumerate(walk.batches(), 1):
         if number % BATCHES_PER_STEP == 0:
             yield
@@ -308,13 +374,8 @@ def check_in_steps(
         )
     # One of several voters may be behind its own broker for a moment.
     is_alone = is_observer or len(history.voters) < 2
-    if is_alone and walk.end < applied.end_offset:
-        raise MetadataDamage(
-            directory,
-            f"it ends at offset {walk.end}, but this node applied it up to {applied.end_offset} "
-            f"({applied.path}): it is an older copy, and newer partitions would be set aside",
-            offset=walk.end,
-        )
+    if is_alone:
+        check_applied(directory, walk.end, applied)
     if at is None:
         return Checked(image, None, history)
     behind = tuple(path for path in walk.paths if path > at.path)
@@ -360,17 +421,23 @@ class _Break(NamedTuple):
 
 
 class Walk:
-    """Goes over the batches from the newest snapshot on, up to the first that does not follow the
-    one before it. Raises OSError.
+    """Goes over the batches from the newest snapshot (or `since`) on, up to the first that does not
+    follow the one before it. Raises OSError.
 
     `newest`: the highest epoch there can be, where that is known. `offset`, `epoch`: behind the
     last good batch; `broken`: where it ended before the files did; `control`: the control batches.
     """
 
-    def __init__(self, files: IFileSystem, directory: str, newest: int | None) -> None:
+    def __init__(
+        self,
+        files: IFileSystem,
+        directory: str,
+        newest: int | None,
+        since: SnapshotId | None = None,
+    ) -> None:
         self.files, self.directory = files, directory
-        snapshots = list_snapshots(files, directory)
-        self.start, self.epoch = snapshots[-1] if snapshots else SnapshotId(0, -1)
+        snapshots = list_snapshots(files, directory) if since is None else [since]
+        self.start, self.epoch = snapshots[-1] if snapshots else _BEGINNING
         self.offset = self.start
         self.broken: _Break | None = None
         self.paths: list[str] = []

@@ -17,6 +17,10 @@ quorum-state, and the group commit; and what leaves only when that is durable.
    started again (`metadata_check.py`). Nor is a broker's log, which has no quorum-state.
 7. A snapshot that is fetched goes to the disk piece by piece (`snapshot_download.py`). Short of
    descriptors it is given up; the core fetches it again after its time-out.
+8. Short of descriptors for a new segment, the only voter refuses the write. What one of several
+   fetched, and all that is to be written after it, waits in memory (`_unwritten`, at most one
+   answer's batches): nothing of it is acknowledged. `sync` writes it as soon as a file can be
+   opened.
 
 Source: Kafka's `KafkaMetadataLog`, `KafkaRaftClient`; KIP-595, KIP-868; `RL 8.1`; QU 0.4, 1.16 to
 1.20. Not here: what is decided (`raft`); connections and timers (`raft_manager.py`); what the
@@ -34,11 +38,15 @@ from typing import NamedTuple, Protocol, cast
 from twisted_broker.cluster.bootstrap import NAME as BOOTSTRAP
 from twisted_broker.cluster.metadata_check import (
     NOT_APPLIED,
+    SYNCED_END,
     Applied,
+    MarkFile,
     MetadataDamage,
+    durable_end_text,
     holds_records,
     is_empty,
     recover_hint,
+    synced_end_text,
     write_durable_end,
 )
 from twisted_broker.cluster.metadata_store import MetadataStore, Opened, open_in_steps
@@ -207,6 +215,7 @@ def opened_in_steps(
             applied=applied,
             listener=listener,
             on_checked=check,
+            is_alone=is_alone,
         )
         _sync_loaded(opened)
         return opened
@@ -427,6 +436,10 @@ class MetadataLog(MetadataStore):
         self._is_carrying = self._has_proposed = False
         self._held: list[tuple[int, Callable[[], None]]] = []
         self._written_seq = self._durable_seq = 0
+        self._unwritten: deque[SaveElection | Append | Truncate | TruncateToSnapshot] = deque()
+        self._committed_end = 0
+        self._joined_epoch = -1  # whose leader's log this one continues
+        self._synced_end_file = MarkFile(self.files, self.directory, SYNCED_END)
         self._election: SaveElection | None = None
         self._synced_end, self._truncations = self.end_offset, 0
         self._download = SnapshotDownload(self.files, self.directory)
@@ -595,6 +608,7 @@ class MetadataLog(MetadataStore):
         for each in found:
             if isinstance(each, HighWatermark):
                 moved.append(each)
+                self._committed_end = each.offset
                 self.log.set_high_watermark(each.offset)
                 continue
             if moved and not isinstance(each, Reply):
@@ -615,6 +629,33 @@ class MetadataLog(MetadataStore):
         self._carrier.stepped(self)
 
     def _store(self, each: SaveElection | Append | Truncate | TruncateToSnapshot) -> None:
+        if isinstance(each, Append):
+            self._joined_epoch = self.raft.quorum.epoch
+        if self._unwritten:
+            self._unwritten.append(each)
+            return
+        try:
+            self._write_one(each)
+        except OutOfDescriptors:
+            if self.is_alone:
+                raise
+            self._unwritten.append(each)
+
+    def _write_waiting(self) -> None:
+        """What found no descriptor."""
+        try:
+            while self._unwritten:
+                self._write_one(self._unwritten[0])
+                self._unwritten.popleft()
+        except OutOfDescriptors:
+            return
+        except (OSError, BrokerError, CheckpointError) as error:
+            self._fail(error)
+            return
+        self.log.set_high_watermark(max(self.log.high_watermark, self._committed_end))
+        self._on_committed(self.log.high_watermark)
+
+    def _write_one(self, each: SaveElection | Append | Truncate | TruncateToSnapshot) -> None:
         match each:
             case SaveElection():
                 self._election = each
@@ -809,6 +850,10 @@ class MetadataLog(MetadataStore):
                 raise self.failed
             if not self.raft.leads(self.epoch):
                 raise BrokerError(ErrorCode.NOT_CONTROLLER, "another controller leads")
+            if self._unwritten:
+                raise BrokerError(
+                    ErrorCode.KAFKA_STORAGE_ERROR, f"no file can be opened in {self.directory}"
+                )
             base = self.end_offset
             set_offsets_and_epoch(batch, base, self.epoch)
             try:
@@ -839,6 +884,8 @@ class MetadataLog(MetadataStore):
         """Makes what was written durable; what waits for that leaves, and the high watermark may
         move.
         """
+        if self._unwritten and not self.is_over:
+            self._write_waiting()
         if self._has_proposed and not self._is_carrying:
             self._has_proposed = False
             if not self.is_alone:
@@ -857,6 +904,8 @@ class MetadataLog(MetadataStore):
         named = self.log.segments.active.base_offset
         new_name, self._named_segment = named != self._named_segment, named
         committed = upto if self.is_alone else min(self.high_watermark, upto)
+        epoch = self.raft.quorum.epoch
+        notes_synced = not self.is_alone and self._joined_epoch == epoch
 
         def job() -> None:
             try:
@@ -871,6 +920,8 @@ class MetadataLog(MetadataStore):
                 self._sync_error = error
                 raise
             self._raise_durable_end(committed)
+            if notes_synced:
+                self._synced_end_file.write(synced_end_text(epoch, upto), sync=False)
 
         def done(_: None, error: BaseException | None) -> None:
             for file in files:
@@ -933,7 +984,7 @@ class MetadataLog(MetadataStore):
     def _is_beyond_retention(self) -> bool:
         oldest, wall_ms = self.snapshots[0], self.wall_ms()
         if oldest.end_offset < self.log.log_start_offset:
-            return True  # a start goes on behind the newest
+            return True  # at a start not all behind it could be read
         if wall_ms - self._written_ms.setdefault(oldest, wall_ms) >= self.quorum.retention_ms:
             return True
         size = self.log.size_in_bytes + sum(
@@ -965,9 +1016,10 @@ class MetadataLog(MetadataStore):
                 if error is not None and not is_out_of_descriptors(error):
                     raise error  # another sync of the same files proves nothing (`durability.py` 5)
                 job()
-                self._durable_end_file.write(end, sync=True)
+                self._durable_end_file.write(durable_end_text(end), sync=True)
             finally:
                 self._durable_end_file.close()
+                self._synced_end_file.close()
 
         def done(_: None, error: BaseException | None) -> None:
             self.log.release_files()

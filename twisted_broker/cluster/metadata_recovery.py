@@ -417,7 +417,9 @@ def _check(files: IFileSystem, source: Source, stage: str) -> None:
         config,
         log_start_offset=base.offset + 1,
     )
-    image = MetadataStore(Opened(log, files, InlineWorker(), base, 0), lambda: 0).replay()
+    image = MetadataStore(
+        Opened(log, files, InlineWorker(), base, 0, start=base.offset + 1), lambda: 0
+    ).replay()
     log.release_files()
     at = source.image
     found = replace(image, offset=at.offset, epoch=at.epoch, timestamp_ms=at.timestamp_ms)

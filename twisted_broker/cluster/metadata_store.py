@@ -23,10 +23,13 @@ from twisted_broker.cluster.metadata_check import (
     NOT_APPLIED,
     Applied,
     Checked,
-    DurableEndFile,
+    Kept,
+    MarkFile,
     MetadataDamage,
     TornTail,
     check_in_steps,
+    durable_end_text,
+    kept_in_steps,
     read_durable_end,
     write_durable_end,
 )
@@ -40,6 +43,7 @@ from twisted_broker.cluster.snapshots import (
 from twisted_broker.image.metadata_image import EMPTY, RECORDS_PER_STEP, MetadataImage, Removals
 from twisted_broker.interfaces import IDiskWorker, IFileSystem
 from twisted_broker.log.checkpoints import (
+    HIGH_WATERMARK,
     METADATA_PARTITION,
     read_partition_metadata,
     write_partition_metadata,
@@ -69,7 +73,7 @@ DURABLE_END_SYNC_MS = 5_000
 
 class Opened(NamedTuple):
     """A metadata directory, checked and loaded. `base`: the image of its newest snapshot; `torn`:
-    what opening it truncated; `history`: who votes.
+    what opening it truncated; `history`: who votes; `start`: where the log begins.
     """
 
     log: Log
@@ -79,6 +83,7 @@ class Opened(NamedTuple):
     durable_end: int
     torn: TornTail | None = None
     history: VoterHistory | None = None
+    start: int = 0
 
 
 def open_directory(
@@ -102,19 +107,25 @@ def open_in_steps(
     applied: Applied = NOT_APPLIED,
     listener: str = "",
     on_checked: Callable[[VoterHistory], None] = lambda history: None,
+    is_alone: bool = True,
 ) -> Generator[None, None, Opened]:
     """`__cluster_metadata-0` of a log directory, made when it is not there. `is_observer`: of a
     broker; `applied`: it must reach that far; `listener`: the controllers' own; `on_checked`: may
-    refuse it before anything is changed. Slow; pauses while it decodes a long snapshot.
+    refuse it before anything is changed; `is_alone`: no others vote, unless the log says so. Slow;
+    pauses while it decodes a long snapshot, or looks at a long log.
     Raises MetadataDamage, OSError, CheckpointError, BrokerError.
     """
     directory = posixpath.join(log_directory, METADATA_DIRECTORY)
     config = LogConfig(cleanup_policy=frozenset(), max_message_bytes=INT_MAX, segment_jitter_ms=0)
     base, torn, history = Checked(EMPTY, None, VoterHistory(VoterSet()))
+    kept: Kept | None = None
     if files.is_directory(directory):
         checking = check_in_steps(files, directory, is_observer, applied, listener)
         base, torn, history = yield from checking
         on_checked(history)
+        others_vote = len(history.voters) > 1 or not (is_alone or history.voters)
+        if others_vote and not is_observer:
+            kept = yield from kept_in_steps(files, directory)
         _mend_topic_id(files, directory)
     if torn is not None:
         _truncate(files, directory, torn)
@@ -124,14 +135,19 @@ def open_in_steps(
         METADATA_PARTITION,
         METADATA_TOPIC_ID,
         config,
-        log_start_offset=base.offset + 1,
+        log_start_offset=base.offset + 1 if kept is None else kept.start,
         recovery_point=base.offset + 1,  # what a snapshot holds is not looked at, nor missed
         wall_ms=wall_ms,
     )
+    if kept is not None and any(
+        log.leader_epochs.epoch_for_offset(each.end_offset) != each.epoch for each in kept.epochs
+    ):
+        kept = None  # nobody could be told where its log diverges
     durable_end = read_durable_end(files, directory)
     if durable_end is None:
         write_durable_end(files, directory, 0)
-    return Opened(log, files, disk, base, durable_end or 0, torn, history)
+    start = base.offset + 1 if kept is None else kept.start
+    return Opened(log, files, disk, base, durable_end or 0, torn, history, start)
 
 
 def _mend_topic_id(files: IFileSystem, directory: str) -> None:
@@ -183,10 +199,11 @@ class MetadataStore:
         self.last_batch: LastBatch | None = None
         self.removals: Removals | None = None
         self.torn = opened.torn
-        self._base, self._end_at_open = opened.base, opened.durable_end
+        self._base, self._start = opened.base, opened.start
+        self._end_at_open = opened.durable_end
         self.committed_at_open = max(opened.durable_end, opened.base.offset + 1)
         self._durable_end = opened.durable_end
-        self._durable_end_file = DurableEndFile(self.files, self.log.directory)
+        self._durable_end_file = MarkFile(self.files, self.log.directory, HIGH_WATERMARK)
         self._durable_end_synced_ms: int | None = None
         self._bytes_since_snapshot = 0
         self.log.attach(opened.disk, None, on_fatal=self._log_failed)
@@ -218,7 +235,7 @@ class MetadataStore:
             if self.end_offset < newest.end_offset:
                 self.log.truncate_fully_and_start_at(newest.end_offset)
             self.log.set_high_watermark(newest.end_offset)
-            self.log.increment_log_start_offset(newest.end_offset)
+            self.log.increment_log_start_offset(self._start)
         self.log.set_high_watermark(max(self.log.log_start_offset, self._end_at_open))
         try:
             for batches in self._reads(image.offset + 1):
@@ -279,6 +296,10 @@ class MetadataStore:
 
     def _log_failed(self, log: Log) -> None:
         self._fail(log.failed or OSError("the log failed"))
+
+    def fail(self, error: BaseException) -> None:
+        """What it holds is not understood, or is not all that there was."""
+        self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
         if not self.is_over:
@@ -352,7 +373,7 @@ class MetadataStore:
             return
         wall_ms, synced_ms = self.wall_ms(), self._durable_end_synced_ms
         sync = synced_ms is None or not 0 <= wall_ms - synced_ms < DURABLE_END_SYNC_MS
-        self._durable_end_file.write(offset, sync)
+        self._durable_end_file.write(durable_end_text(offset), sync)
         self._durable_end = offset
         if sync:
             self._durable_end_synced_ms = wall_ms

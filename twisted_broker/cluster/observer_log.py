@@ -32,6 +32,7 @@ from twisted_broker.cluster.metadata_check import (
     Applied,
     LogEnd,
     MetadataDamage,
+    durable_end_text,
     known_end,
     read_durable_end,
     write_durable_end,
@@ -314,7 +315,7 @@ class ObserverLog(MetadataStore):
             try:
                 job()
                 if end >= self._durable_end:
-                    self._durable_end_file.write(end, sync=True)
+                    self._durable_end_file.write(durable_end_text(end), sync=True)
             finally:
                 self._durable_end_file.close()
 

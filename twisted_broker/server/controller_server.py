@@ -4,7 +4,8 @@ Owns `ControllerServer`.
 
 1. The listener is open before the epoch begins; the only controller answers once it leads, one of
    several at once. A leader of several hands over before it stops.
-2. Metadata that is older than this node's logs is refused before it leads.
+2. Metadata that is older than this node's logs, or than its broker has applied, is refused before
+   it leads. One of several voters may be behind its own broker: until then it takes part.
 
 Ring 1. Source: Kafka's `ControllerServer`. Not here: decisions (`cluster/controller.py`).
 """
@@ -21,7 +22,7 @@ from twisted_broker.api import broker_loggers
 from twisted_broker.cluster.bootstrap import read_bootstrap
 from twisted_broker.cluster.controller import Controller
 from twisted_broker.cluster.features import SUPPORTED_FEATURES
-from twisted_broker.cluster.metadata_check import NOT_APPLIED, check_logs
+from twisted_broker.cluster.metadata_check import NOT_APPLIED, check_applied, check_logs
 from twisted_broker.cluster.metadata_log import MetadataLog, opened_in_steps
 from twisted_broker.cluster.quorum_state import read_quorum_state
 from twisted_broker.cluster.raft_manager import quorum_of
@@ -61,6 +62,7 @@ class ControllerServer:
         """how many steps of a stop there are with it: where only the broker ends, they stay"""
         self._shared, self._sockets, self._renew_parts = shared, sockets, renew_parts
         self._hand_over_ms = _HAND_OVER_MS
+        self._applied = NOT_APPLIED
 
     async def start(self) -> None:
         """Ends when it leads."""
@@ -70,14 +72,14 @@ class ControllerServer:
         directory_id = shared.log_manager.directories.at(directory).directory_id
         has_led = self._has_led(posixpath.join(directory, METADATA_DIRECTORY))
         quorum = quorum_of(shared.config, directory_id, shared.runtime.random, has_led)
+        self._applied = shared.applied()
         opening = opened_in_steps(
             shared.runtime.files,
             shared.log_manager.directories.worker(directory),
             directory,
             shared.config.node_id,
             shared.runtime.wall_ms(),
-            # One of several voters may be behind its own broker for a moment.
-            applied=shared.applied() if quorum.is_alone else NOT_APPLIED,
+            applied=self._applied if quorum.is_alone else NOT_APPLIED,
             is_alone=quorum.is_alone,
             listener=quorum.listener,
         )
@@ -143,9 +145,10 @@ class ControllerServer:
 
     def _check_image(self, image: MetadataImage) -> None:
         """Checks the metadata of this node's controller before it leads. Raises MetadataDamage
-        where it is older than this node's logs.
+        where it is older than this node's logs, or than what an earlier process applied.
         """
         check_logs(image, self._shared.log_manager)
+        check_applied(self._shared.metadata_directory, image.offset + 1, self._applied)
 
     def skip_hand_over(self) -> None:
         """A stop, also one under way, does not wait until another one leads."""

@@ -187,9 +187,9 @@ class QuorumSoak:
             len(found[number]) < end for number, end in ends.items()
         ):
             for message in consumer.consume(5000, 0.2):
-                number, value = message.partition(), message.value()
-                if message.error() is None and number is not None:
-                    found[number].append(int(value or b"-1"))
+                place, value = message.partition(), message.value()
+                if message.error() is None and place is not None:
+                    found[place].append(int(value or b"-1"))
         consumer.close()
         lost, repeated, reordered = judged(found.values(), map(int, writer.acknowledged))
         line = f"{lost} lost, {repeated} repeated, {reordered} reordered"

@@ -153,7 +153,8 @@ class BrokerCollector:
         ):
             out.bean(bean, _IDLE, row)
         parts = self._view.parts
-        if parts.controller is not None or (parts.metadata is not None and parts.roles is None):
+        is_quorums = parts.metadata is not None and parts.control_requests is None
+        if parts.controller is not None or is_quorums:
             poll_idle = MBean("server", "raft-metrics", "poll-idle-ratio-avg", Kind.ATTRIBUTE)
             out.bean(poll_idle, _IDLE, row)
 

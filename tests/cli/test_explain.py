@@ -318,3 +318,74 @@ def test_a_group_is_explained(serve: Serve) -> None:
     result = run("a/group", "--status", serve(classic))
     assert result.stdout.startswith("g: a classic group, Stable, generation 2; members 0; ")
     assert run("nobody", "--status", other).exit_code == 1
+
+
+def test_a_share_group_is_explained_by_its_coordinator_and_by_leaders(serve: Serve) -> None:
+    of_leader = {
+        "topic": "t",
+        "partition": 0,
+        "start_offset": 5,
+        "end_offset": 9,
+        "locked": 2,
+        "why": ["offsets 5 to 6 are locked by member m for 9.0 s more; delivery 1 of 5"],
+    }
+    reads = {"topic": "t", "partition": 1, "why": ["its state is being read"]}
+    group = {"group": "g", "kind": "share"}
+    leader = serve({"broker": 2, "share_partitions": [of_leader, reads]} | group)
+    coordinator = serve(
+        {
+            "broker": 1,
+            "state": "Stable",
+            "epoch": 2,
+            "assignment_epoch": 2,
+            "why": [],
+            "members": [
+                {"member": "m", "client": "c", "host": "/h", "protocol": "share", "epoch": 2}
+            ],
+        }
+        | group
+    )
+    result = run("a/group", "--status", leader, "--status", coordinator)
+    assert result.stdout.splitlines() == [
+        "g: a share group, Stable, epoch 2, target of epoch 2; members 1; coordinator broker 1 "
+        f"({coordinator})",
+        "",
+        "member m (c at h), share, at epoch 2",
+        "",
+        "t-0 at its leader, broker 2: begins at 5, given out up to 9, 2 offsets locked",
+        "  offsets 5 to 6 are locked by member m for 9.0 s more; delivery 1 of 5",
+        "",
+        "t-1 at its leader, broker 2",
+        "  its state is being read",
+    ]
+
+
+def test_the_tasks_of_a_streams_member_are_named(serve: Serve) -> None:
+    told = {
+        "broker": 1,
+        "group": "g",
+        "kind": "streams",
+        "state": "Reconciling",
+        "epoch": 2,
+        "assignment_epoch": 2,
+        "why": [],
+        "members": [
+            {
+                "member": "m",
+                "client": "c",
+                "host": "/h",
+                "protocol": "streams",
+                "epoch": 2,
+                "tasks": {"active": ["0_0", "0_1"], "standby": ["1_0"]},
+                "tasks_to_give_up": {"active": ["0_2"]},
+                "why": ["it waits"],
+            }
+        ],
+    }
+    result = run("a/group", "--status", serve(told))
+    assert result.stdout.splitlines()[2:] == [
+        "member m (c at h), streams, at epoch 2",
+        "  has: active 0_0, 0_1; standby 1_0",
+        "  is to give up: active 0_2",
+        "  it waits",
+    ]

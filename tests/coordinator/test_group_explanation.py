@@ -1,10 +1,12 @@
 """Why members of a group wait."""
 
+from dataclasses import replace
 from typing import Any
 
 from tests.coordinator.broker_run import BrokerRun, subscription
 from tests.coordinator.consumer.consumer_run import ConsumerRun
 from tests.coordinator.consumer.topics import TA, image, topic
+from tests.coordinator.streams.streams_run import StreamsRun
 from twisted_broker.coordinator.group_explanation import MOST_NAMED, explain_group
 from twisted_broker.wire.schema import run_whole
 
@@ -125,3 +127,49 @@ def test_many_partitions_are_counted_in_a_reason_and_given_whole() -> None:
     (waits,) = [each for each in told["members"] if each["member"] == "b"]
     assert len(waits["waits_for"]) == 20
     assert f"and {20 - MOST_NAMED} more" in waits["why"][0]
+
+
+def streams() -> tuple[StreamsRun, dict[str, dict[str, Any]]]:
+    """`a` has all four tasks of an application; `b`, another process, has joined."""
+    run = StreamsRun()
+    run.join("a")
+    run.join("b")
+    return run, members(run.group)
+
+
+def test_a_streams_member_waits_for_tasks_that_another_still_has() -> None:
+    run, found = streams()
+    wanted = sorted(run.group.target("b").active)
+    tasks = [f"{name}_{number}" for name, number in wanted]
+    assert tasks == ["0_2", "0_3"]
+    assert found["b"]["why"] == ["it waits for active 0_2, active 0_3, which member a still has"]
+    assert found["b"]["waits_for"] == [
+        {"task": task, "role": "active", "owner": "a"} for task in tasks
+    ]
+    assert found["a"]["why"] == ["it learns its target of epoch 3 by its next heartbeat"]
+    assert found["a"]["tasks"] == {"active": ["0_0", "0_1", "0_2", "0_3"]}
+    run.send("a", 2)
+    found = members(run.group)
+    assert found["a"]["why"] == ["it was told to give up 0_2, 0_3, and has not said that it did"]
+    assert found["a"]["tasks_to_give_up"] == {"active": tasks}
+    assert found["b"]["why"] == [
+        "it waits for active 0_2, active 0_3, which member a was told to give up"
+    ]
+    run.send("a", 2, owned=frozenset(run.group.members["a"].assigned.active))
+    run.send("b", 3)
+    told = explained(run.group)
+    assert (told["why"], [each["why"] for each in told["members"]]) == ([], [[], []])
+
+
+def test_a_streams_group_whose_target_is_not_computed_or_whose_topology_is_newer() -> None:
+    run = StreamsRun(assignment_interval_ms=1_000)
+    run.join("a")
+    run.join("b")
+    assert explained(run.group)["why"] == [
+        "its target is of epoch 2; a heartbeat after group.streams.initial.rebalance.delay.ms and "
+        "group.streams.assignment.interval.ms computes one"
+    ]
+    run.group.members["a"] = replace(run.group.members["a"], topology_epoch=7)
+    assert members(run.group)["a"]["why"][0] == (
+        "its topology is of epoch 7, the group's of 0: it gets no tasks"
+    )

@@ -49,26 +49,44 @@ def explain_lines(topic: str, partition: int, answers: Sequence[Answer]) -> Iter
 
 
 def explain_group_lines(answers: Sequence[Answer]) -> Iterator[str]:
-    """Lines without their ends, out of the answers that have a state: its coordinator's, and in a
-    change of coordinators perhaps another's.
+    """Lines without their ends, out of the answers that have a state: its coordinator's, in a
+    change of coordinators perhaps another's, and those of brokers with share partitions of it.
     """
-    for answer in answers:
-        group = answer.state
-        if group is None:
-            continue
-        at = (
-            f"generation {group['generation']}"
-            if "generation" in group
-            else f"epoch {group['epoch']}, target of epoch {group['assignment_epoch']}"
-        )
-        yield (
-            f"{group['group']}: a {group['kind']} group, {group['state']}, {at}; members "
-            f"{len(group['members'])}; coordinator broker {answer.node} ({answer.address})"
-        )
-        yield from (f"  {why}" for why in group["why"])
-        for member in group["members"]:
+    known = [(answer, answer.state) for answer in answers if answer.state is not None]
+    for answer, group in known:
+        if "state" in group:
+            yield from _coordinated_lines(group, answer)
+    for answer, group in known:
+        for share in group.get("share_partitions", ()):
             yield ""
-            yield from _member_lines(member)
+            yield from _share_partition_lines(share, answer.node)
+
+
+def _coordinated_lines(group: State, answer: Answer) -> Iterator[str]:
+    at = (
+        f"generation {group['generation']}"
+        if "generation" in group
+        else f"epoch {group['epoch']}, target of epoch {group['assignment_epoch']}"
+    )
+    yield (
+        f"{group['group']}: a {group['kind']} group, {group['state']}, {at}; members "
+        f"{len(group['members'])}; coordinator broker {answer.node} ({answer.address})"
+    )
+    yield from (f"  {why}" for why in group["why"])
+    for member in group["members"]:
+        yield ""
+        yield from _member_lines(member)
+
+
+def _share_partition_lines(share: State, node: str) -> Iterator[str]:
+    text = f"{share['topic']}-{share['partition']} at its leader, broker {node}"
+    if "locked" in share:
+        text += (
+            f": begins at {share['start_offset']}, given out up to {share['end_offset']}, "
+            f"{share['locked']} offsets locked"
+        )
+    yield text
+    yield from (f"  {why}" for why in share["why"])
 
 
 def _member_lines(member: State) -> Iterator[str]:
@@ -80,6 +98,10 @@ def _member_lines(member: State) -> Iterator[str]:
     if "epoch" in member:
         text += f", at epoch {member['epoch']}"
     yield text
+    for name, what in (("tasks", "has"), ("tasks_to_give_up", "is to give up")):
+        if member.get(name):
+            roles = (f"{role} {', '.join(tasks)}" for role, tasks in member[name].items())
+            yield f"  {what}: {'; '.join(roles)}"
     for name, what in (("assigned", "has"), ("to_give_up", "is to give up")):
         if member.get(name):
             topics = (f"{topic} {_list(numbers)}" for topic, numbers in member[name].items())

@@ -161,7 +161,8 @@ def explain(
 ) -> None:
     """Explain the state of PARTITION of TOPIC: its leader, which replicas are out of sync and why,
     which of them the high watermark waits for, what was truncated. Without PARTITION, of GROUP:
-    what each member has, and which partitions it waits for, and whose they are.
+    what each member has, which partitions or tasks it waits for, and whose they are; of a share
+    group which records are locked, by whom, and for how long.
 
     Queries every broker named. The exit status is 1 when none of them knows the partition or the
     group.

@@ -194,6 +194,18 @@ class DelayedShareFetch:
             if changed in (held.key, held.partition.topic_partition)
         )
 
+    def waits_for(self, name: TopicPartition) -> tuple[str, int, int, str]:
+        """What it needs of a partition that it fetches, in bytes, and why (`explain`)."""
+        fetch, limits = self._fetch, self._limits()
+        held = next(each for each in self._held if each.partition.topic_partition == name)
+        who = f"member {fetch.member_id} of the share group {fetch.group_id}"
+        return (
+            "ShareFetch",
+            fetch.params.min_bytes,
+            max(0, self._readable(held, limits)),
+            f"{who} {_wants(held, limits)}",
+        )
+
     def expire(self) -> None:
         """What there is is taken."""
         limits = self._limits()
@@ -229,6 +241,17 @@ class DelayedShareFetch:
         if not held.place.on_same_segment(end):
             return -1
         return max(1, min(end.position_difference(held.place), params.max_bytes))
+
+
+def _wants(held: HeldSharePartition, limits: ShareLimits) -> str:
+    share = held.share
+    if share is None:
+        return "waits until the state of the share partition is read"
+    if not share.can_acquire(limits):
+        return f"gets nothing: all that is given out, {share.window} offsets, is locked"
+    if held.is_fetching:
+        return "waits until another fetch has read the share partition"
+    return f"wants records from {share.next_fetch_offset} on"
 
 
 async def read_headers(records: FileSlice, offset: int, upto: int) -> list[LogBatch]:

@@ -299,6 +299,8 @@ def _waiting(node: Any, wall_ms: int) -> Iterator[dict[str, Any]]:
                 "at": str(key),
                 "until_ms": (wall_ms + left_ms) // 100 * 100,
             }
-    reads = manager.fetch_purgatory.waiting
-    if reads:
-        yield {"broker": node.node_id, "api": "Fetch", "at": f"{reads} reads", "until_ms": None}
+    for purgatory in (manager.fetch_purgatory, manager.share_fetch_purgatory):
+        reads = purgatory.waiting
+        if reads:
+            at = f"{reads} reads"
+            yield {"broker": node.node_id, "api": purgatory.name, "at": at, "until_ms": None}

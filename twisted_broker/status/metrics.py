@@ -207,6 +207,7 @@ def _replica_manager(out: Exposition, replicas: Any) -> None:
         replicas.produce_purgatory,
         replicas.fetch_purgatory,
         replicas.delete_records_purgatory,
+        replicas.share_fetch_purgatory,
     )
     for name, doc, counts in (
         ("PurgatorySize", "Entries in the waiting lists.", [each.size for each in found]),

@@ -30,9 +30,15 @@ from twisted_broker.replication.explain.reasons import Moment
 from twisted_broker.replication.idle_partitions import idle_reads
 from twisted_broker.replication.live_brokers import ImageSource
 from twisted_broker.replication.partition.partition import Partition
+from twisted_broker.share.share_explanation import explain_share_partitions
 from twisted_broker.telemetry.instances import ClientInstances
 
-_PURGATORIES = ("produce_purgatory", "fetch_purgatory", "delete_records_purgatory")
+_PURGATORIES = (
+    "produce_purgatory",
+    "fetch_purgatory",
+    "delete_records_purgatory",
+    "share_fetch_purgatory",
+)
 
 
 class NodeParts(Protocol):
@@ -58,6 +64,9 @@ class NodeParts(Protocol):
 
     @property
     def groups(self) -> Any: ...
+
+    @property
+    def share_partitions(self) -> Any: ...
 
     @property
     def transactions(self) -> Any: ...
@@ -205,18 +214,26 @@ class BrokerView:
         return found | {"metadata": metadata}
 
     def describe_group(self, group_id: str, found: list[dict[str, Any]]) -> Iterator[None]:
-        """Puts the group as JSON into `found`, in steps; nothing where this broker does not
-        coordinate it.
+        """Puts the group as JSON into `found`, in steps; nothing where this broker neither
+        coordinates it nor has share partitions of it.
         """
         image, coordinator = self.image, self.parts.groups
         if image is None or coordinator is None:
             return
+        told: dict[str, Any] = {}
         for shard in list(coordinator.runtime.shards.values()):
             entry = shard.groups.get(group_id)
             if entry is not None:
                 told = yield from explain_group(entry.group, image)
-                found.append({"broker": self.parts.node_id} | told)
-                return
+                break
+        shares = self.parts.share_partitions
+        if shares is not None:
+            limits = shares.settings(group_id).limits
+            rows = yield from explain_share_partitions(group_id, shares.held, limits, self.now())
+            if rows:
+                told = {"group": group_id, "kind": "share"} | told | {"share_partitions": rows}
+        if told:
+            found.append({"broker": self.parts.node_id} | told)
 
     @property
     def image(self) -> MetadataImage | None:

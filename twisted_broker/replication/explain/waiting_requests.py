@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.explain.reasons import broker_names, duration
 from twisted_broker.replication.partition.fetch_data import HIGH_WATERMARK, TXN_COMMITTED
 from twisted_broker.replication.purgatory.delayed_operations import (
@@ -27,6 +28,14 @@ if TYPE_CHECKING:
 
 WAITING_SHOWN = 100
 _READERS = {HIGH_WATERMARK: "the high watermark", TXN_COMMITTED: "the last stable offset"}
+
+
+@runtime_checkable
+class SaysItself(Protocol):
+    """An operation of a package that this one may not know."""
+
+    def waits_for(self, name: TopicPartition) -> tuple[str, int, int, str]:
+        """What a `WaitingRequest` has first, and the reason, without the time that is left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +76,14 @@ def _waiting(partition: Partition, log: Log, operation: Any, left_ms: int) -> Wa
         return _waiting_produce(partition, log, operation, left_ms)
     if isinstance(operation, DelayedFetch):
         return _waiting_fetch(partition, operation, left_ms)
-    return (
-        _waiting_delete(partition, operation, left_ms)
-        if isinstance(operation, DelayedDeleteRecords)
-        else None
-    )
+    if isinstance(operation, DelayedDeleteRecords):
+        return _waiting_delete(partition, operation, left_ms)
+    if isinstance(operation, SaysItself):
+        request, needs, has, why = operation.waits_for(partition.topic_partition)
+        return WaitingRequest(
+            request, needs, has, -1, [], left_ms, f"{why}; {duration(left_ms)} left"
+        )
+    return None
 
 
 def _waiting_produce(

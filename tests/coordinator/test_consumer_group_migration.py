@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred
+from twisted.logger import LogLevel, globalLogPublisher
 
 from tests.coordinator.consumer.test_heartbeats_as_kafka import whole_batches
 from tests.coordinator.consumer.topics import TA
@@ -322,6 +323,40 @@ def test_a_group_whose_metadata_is_not_a_consumers_is_not_upgraded(
     assert refused(lambda: run.start("new")) is E.GROUP_ID_NOT_FOUND
     assert (run.group(), len(run.records("g"))) == before
     assert one.beat() is E.NONE
+
+
+@pytest.fixture
+def warnings():
+    found = []
+
+    def keep(event):
+        if event["log_level"] is LogLevel.warn:
+            found.append(event["log_format"].format(**event))
+
+    globalLogPublisher.addObserver(keep)
+    yield found
+    globalLogPublisher.removeObserver(keep)
+
+
+def test_a_warning_says_whose_user_data_keeps_a_group_from_its_upgrade(run, warnings):
+    one = Consumer(run)
+    one.ask(protocols={"cooperative-sticky": metadata()}, requires_known_member_id=False)
+    one.answered()
+    assigned = write_assignment(tas(0), Run().image, 1)[:-4] + b"\0\0\0\1x"
+    now(run.sync(one.member, one.generation, {one.member: assigned}))
+    assert refused(lambda: run.start("new")) is E.GROUP_ID_NOT_FOUND
+    (line,) = warnings
+    assert line.startswith("group not upgraded group=g members=1 joining=")
+    assert f'reason="member {one.member} of client ' in line
+    assert "strategy cooperative-sticky: its assignment has user data" in line
+    assert line.endswith('or stop all members"'), "it is whole"
+
+
+def test_a_warning_says_that_the_policy_forbids_an_upgrade(run, warnings):
+    run.classic((0, 1))
+    run.set_up(may_upgrade=False)
+    assert refused(lambda: run.start("new")) is E.GROUP_ID_NOT_FOUND
+    assert len(warnings) == 1 and warnings[0].endswith('reason="online upgrade is disabled."')
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from twisted_broker.coordinator.streams.group import StreamsGroup, StreamsGroupS
 from twisted_broker.coordinator.streams.requests import HeartbeatAnswer, HeartbeatRequest
 from twisted_broker.image.metadata_delta import MetadataDelta
 from twisted_broker.status import group_metrics
+from twisted_broker.status.metric_rates import Rates
 from twisted_broker.status.metric_text import Exposition
 from twisted_broker.wire.errors import ErrorCode as E
 from twisted_broker.wire.schema import run_whole
@@ -317,7 +318,7 @@ def test_the_state_of_a_group_whose_topics_are_missing(run):
         "its application has no tasks: Source topics in are missing."
     ]
     out = Exposition()
-    run_whole(group_metrics.groups(out, run.coordinator, SimpleNamespace(partitions={})))
+    run_whole(group_metrics.groups(out, run.coordinator, SimpleNamespace(partitions={}), Rates()))
     text = b"".join(out.text()).decode()
     for line in (
         'kafka_server_group_coordinator_metrics_group_count{protocol="streams"} 1',

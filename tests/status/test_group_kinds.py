@@ -12,6 +12,7 @@ from tests.coordinator.test_group_coordinator import now
 from twisted_broker.coordinator.share.requests import ShareHeartbeatRequest
 from twisted_broker.status import group_metrics
 from twisted_broker.status.local_state import Groups
+from twisted_broker.status.metric_rates import Rates
 from twisted_broker.status.metric_text import Exposition
 from twisted_broker.wire.schema import run_whole
 
@@ -35,7 +36,7 @@ def run() -> Run:
 def test_groups_are_counted_by_protocol_and_state(run: Run) -> None:
     """GN 8, step 1; `NumGroups` is of classic groups, as in Kafka."""
     out = Exposition()
-    run_whole(group_metrics.groups(out, run.coordinator, REPLICAS))
+    run_whole(group_metrics.groups(out, run.coordinator, REPLICAS, Rates()))
     text = b"".join(out.text()).decode()
     for line in (
         'kafka_server_group_coordinator_metrics_group_count{protocol="classic"} 1',
@@ -49,6 +50,11 @@ def test_groups_are_counted_by_protocol_and_state(run: Run) -> None:
         "kafka_coordinator_group_groupmetadatamanager_numgroups 1",
         "kafka_coordinator_group_groupmetadatamanager_numgroupsstable 1",
         'kafka_consumergroup_members{consumergroup="moving"} 2',
+        # Two members joined `moving`; that `left` lost its member is no rebalance of anybody.
+        "kafka_server_group_coordinator_metrics_consumer_group_rebalance_count 4",
+        "kafka_server_group_coordinator_metrics_share_group_rebalance_count 1",
+        "kafka_server_group_coordinator_metrics_streams_group_rebalance_count 0",
+        "kafka_server_group_coordinator_metrics_group_completed_rebalance_count 1",
     ):
         assert f"{line}\n" in text, line
 

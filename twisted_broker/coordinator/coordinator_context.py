@@ -19,6 +19,7 @@ the real store (`offsets_store.py`); tests have a memory twin.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -193,7 +194,8 @@ class CoordinatorContext:
     `settings` is replaced when they change: it is read at the moment of each decision.
     `has_stale_roles`: whether others may lead what this broker led (`cluster/stale_roles.py`).
     `image` gives the present metadata; `persister`: the way to the share coordinator, if any;
-    `end_offsets`: where logs end, for the lag of share groups.
+    `end_offsets`: where logs end, for the lag of share groups. `rebalances` since the start, by the
+    kind of group.
     """
 
     clock: IClock
@@ -207,6 +209,7 @@ class CoordinatorContext:
     persister: IPersister | None = None
     end_offsets: EndOffsets | None = None
     lines: EventLines = field(init=False)
+    rebalances: Counter[str] = field(init=False, default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.lines = EventLines(_logger, self.clock)

@@ -509,6 +509,7 @@ class CoordinatorShard:
     def _log_rebalance_completed(self, group: ClassicGroup, purpose: Purpose) -> None:
         """A rebalance is over when its assignment is stored."""
         if isinstance(purpose, AssignmentStored):
+            self.context.rebalances[group.group_type] += 1
             self.context.lines.add(
                 "rebalance completed",
                 group=group.group_id,

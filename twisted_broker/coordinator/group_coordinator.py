@@ -33,7 +33,7 @@ from twisted_broker.coordinator.classic_group import STABLE, ClassicGroup
 from twisted_broker.coordinator.consumer.describe import DescribedGroup
 from twisted_broker.coordinator.consumer.group import ConsumerGroup
 from twisted_broker.coordinator.consumer.member import JOIN_EPOCH
-from twisted_broker.coordinator.consumer.migration import check_upgrade
+from twisted_broker.coordinator.consumer.migration import NotUpgraded, check_upgrade
 from twisted_broker.coordinator.consumer.requests import (
     HeartbeatAnswer,
     HeartbeatRequest,
@@ -314,16 +314,38 @@ class GroupCoordinator:
             if request.member_epoch != JOIN_EPOCH or isinstance(group, ModernGroup):
                 raise _not_found(group_id, group, ConsumerGroup.group_type)
             if group is not None and not group.is_empty:
-                check_upgrade(group, self.context.consumer_settings(group_id))
+                try:
+                    check_upgrade(group, self.context.consumer_settings(group_id))
+                except NotUpgraded as error:
+                    self._say_not_upgraded(group, request, error)
+                    raise
             if group is not None and shard.is_being_changed(group):
                 raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             if entry is None:
                 self.runtime.make_room()
             elif group is not None and not group.is_empty:
-                return shard.upgraded(entry, group, request, may_describe)
+                classic = group
+
+                def refused(failure: Failure) -> Failure:
+                    if isinstance(failure.value, NotUpgraded):
+                        self._say_not_upgraded(classic, request, failure.value)
+                    return failure
+
+                return shard.upgraded(entry, group, request, may_describe).addErrback(refused)
             group = ConsumerGroup(group_id)
             shard.begin_modern_group(group, entry)
         return shard.consumers.heartbeat(group, request, may_describe)
+
+    def _say_not_upgraded(
+        self, group: ClassicGroup, request: HeartbeatRequest, error: NotUpgraded
+    ) -> None:
+        self.context.lines.warn(
+            "group not upgraded",
+            group=group.group_id,
+            members=len(group.members),
+            joining=request.client_id,
+            reason=error.for_operators,
+        )
 
     def consumer_lives(self, group_id: str, member_id: str) -> None:
         """A member of a consumer group, if it is one, has another whole session from now on."""

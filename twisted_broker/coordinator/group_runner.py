@@ -253,7 +253,11 @@ class GroupRunner(Generic[G]):
 
     def _carry_out(self, group: G, job: Job, decision: Decision) -> None:
         if decision.successor is None:
+            epoch, members = group.epoch, len(group.members)
             decision.apply(group)
+            # Kafka counts no rebalance where a member goes: that of the others follows.
+            if group.epoch > epoch and len(group.members) >= members:
+                self._context.rebalances[group.group_type] += 1
         self._set_timers(group, decision)
         if decision.successor is not None:
             # Its tombstones are not applied: nobody looks at it any more.

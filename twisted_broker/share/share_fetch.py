@@ -110,6 +110,7 @@ class HeldSharePartition:
         "partition",
         "place",
         "share",
+        "timeouts",
         "timer",
         "timer_ms",
         "to_write",
@@ -125,6 +126,8 @@ class HeldSharePartition:
         self.is_fetching = self.is_writing = False
         self.timer: IDelayedCall | None = None
         self.timer_ms = 0
+        # Records whose lock ended by its time.
+        self.timeouts = 0
         self.place = UNKNOWN
         self.to_write: list[StateBatch] = []
         self.waiting: list[Waiting] = []

@@ -47,6 +47,7 @@ from twisted_broker.share.in_flight import (
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 GAP, ACCEPT, RELEASE, REJECT, RENEW = 0, 1, 2, 3, 4
+ACKNOWLEDGE_TYPES = 5
 BATCH_OPTIMIZED, RECORD_LIMIT = 0, 1
 _RENEWED = -1
 _TARGETS = {

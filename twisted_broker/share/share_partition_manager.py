@@ -69,7 +69,12 @@ from twisted_broker.share.share_group_config import (
     share_group_config,
 )
 from twisted_broker.share.share_group_config import EARLIEST as FROM_EARLIEST
-from twisted_broker.share.share_partition import Acknowledgement, PendingWrite, SharePartition
+from twisted_broker.share.share_partition import (
+    ACKNOWLEDGE_TYPES,
+    Acknowledgement,
+    PendingWrite,
+    SharePartition,
+)
 from twisted_broker.share.share_session import SessionKey, SharePartitionId, ShareSessionCache
 from twisted_broker.turns import Turns
 from twisted_broker.wire.corrupt_record import CorruptRecordError
@@ -121,6 +126,8 @@ class SharePartitionManager:
         self._to_wake: dict[Hashable, None] = {}
         self._wake_call: IDelayedCall | None = None
         self._is_stopped = False
+        # For the metrics: records by the type of their acknowledgement, since the start.
+        self.acknowledged = [0] * ACKNOWLEDGE_TYPES
 
     def settings(self, group_id: str) -> ShareGroupSettings:
         """Those of one group at this moment."""
@@ -213,6 +220,10 @@ class SharePartitionManager:
             )
         except BrokerError as refusal:
             return succeed(refusal)
+        for first, last, types in acknowledgements:
+            records = last - first + 1 if len(types) == 1 else 1
+            for each in types:
+                self.acknowledged[each] += records
         return self._store(held, write)
 
     def _refusal(self, key: SharePartitionKey) -> BrokerError:
@@ -320,6 +331,7 @@ class SharePartitionManager:
         limits = self.settings(held.key.group_id).limits
         ended: list[StateBatch] = held.share.end_locks(self._runtime.now_ms(), limits)
         if ended:
+            held.timeouts += sum(batch.last_offset - batch.first_offset + 1 for batch in ended)
             held.to_write += ended
             self._write_on(held)
             self._wake(held.key)

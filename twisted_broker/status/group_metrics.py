@@ -20,12 +20,13 @@ danielqsj/kafka_exporter. Not here: what a group is (`coordinator`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.status.metric_names import Kind, MBean
+from twisted_broker.status.metric_rates import Rates
 from twisted_broker.status.metric_text import Exposition, labels_text
 
 MOST_OFFSETS, MOST_SERIES = 20_000, 100_000
@@ -35,12 +36,20 @@ _STATES = ("Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead
 _CONSUMER_STATES = ("Empty", "Assigning", "Reconciling", "Stable", "Dead")
 _SHARE_STATES = ("Empty", "Stable", "Dead")
 _STREAMS_STATES = ("Empty", "NotReady", "Assigning", "Reconciling", "Stable", "Dead")
+# Of classic groups those that have ended; of the others each new epoch that a member caused.
+_REBALANCES = {
+    "classic": "group-completed-rebalance",
+    "consumer": "consumer-group-rebalance",
+    "share": "share-group-rebalance",
+    "streams": "streams-group-rebalance",
+}
 _Counts = Counter[tuple[str, str]]
 """Groups by their protocol and state."""
 
 
-def groups(out: Exposition, coordinator: Any, replicas: Any) -> Iterator[None]:
+def groups(out: Exposition, coordinator: Any, replicas: Any, rates: Rates) -> Iterator[None]:
     """All of it, pausing after each piece."""
+    _rebalances(out, coordinator.context.rebalances, rates)
     series = _Series(out, replicas.partitions)
     states: _Counts = Counter()
     offsets = 0
@@ -63,6 +72,19 @@ def groups(out: Exposition, coordinator: Any, replicas: Any) -> Iterator[None]:
         (),
         [((), series.omitted)],
     )
+
+
+def _rebalances(out: Exposition, counts: Mapping[str, int], rates: Rates) -> None:
+    kind = "group-coordinator-metrics"
+    for group_type, name in _REBALANCES.items():
+        count = counts[group_type]
+        doc = f"Rebalances of {group_type} groups."
+        bean = MBean("server", kind, f"{name}-count", Kind.TOTAL)
+        out.bean(bean, f"{doc} Since the start.", [((), count)])
+        rate = rates.of(("rebalances", group_type), count)
+        if rate is not None:
+            bean = MBean("server", kind, f"{name}-rate", Kind.ATTRIBUTE)
+            out.bean(bean, f"{doc} Per second, since the scrape before.", [((), rate)])
 
 
 def _counts(out: Exposition, states: _Counts, offsets: int) -> None:

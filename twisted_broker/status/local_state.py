@@ -5,7 +5,9 @@ Owns `Directory` and `GroupRow`, and how they are found.
 
 1. It only reads. What walks over all replicas, or over what a group committed, pauses.
 2. The lag of a group is up to the high watermark as this broker knows it, of the partitions that
-   have a replica here; how many these are is said. It is never below 0.
+   have a replica here; how many these are is said. It is never below 0. Of a share group it is
+   what Kafka's tool counts, records behind the start offset that are not finished, where this
+   broker also stores the state.
 
 Source: our own. Not here: the cluster (`cluster_state.py`), looking at disks
 (`log/free_space.py`), HTML (`overview_page.py`).
@@ -17,6 +19,7 @@ from collections.abc import Generator, Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
+from twisted_broker.coordinator.share_state.values import SharePartitionKey
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.explain.reasons import duration
 from twisted_broker.status.cluster_state import MOST_TROUBLES, Trouble, plural, sorted_part
@@ -148,9 +151,12 @@ _REBALANCING = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Recon
 
 
 class Groups:
-    """The groups that this broker coordinates: one page of those whose name has `wanted` in it."""
+    """The groups that this broker coordinates: one page of those whose name has `wanted` in it.
+    `share_state`: the share coordinator, where there is one.
+    """
 
-    def __init__(self, wanted: str, first: int, rows: int) -> None:
+    def __init__(self, wanted: str, first: int, rows: int, share_state: Any = None) -> None:
+        self._share_state = share_state
         self.rows: list[GroupRow] = []
         self.total = self.matching = self.rebalancing = 0
         self._wanted, self._first, self._most = wanted.lower(), first, rows
@@ -169,7 +175,7 @@ class Groups:
             found = (shard.groups.get(name) for shard in list(shards.values()))
             entry = next((each for each in found if each is not None), None)
             if entry is not None:  # else it went meanwhile
-                row = yield from _group_row(name, entry, replicas)
+                row = yield from _group_row(name, entry, replicas, self._share_state)
                 self.rows.append(row)
 
     def _gather_names(self, groups: Any, names: list[str]) -> Iterator[None]:
@@ -196,20 +202,38 @@ _NEWER_PROTOCOLS = {
 }
 
 
-def _group_row(name: str, entry: Any, replicas: Any) -> Generator[None, None, GroupRow]:
-    group, lag, known = entry.group, 0, 0
-    for number, ((topic, index), found) in enumerate(entry.offsets.items(), 1):
+def _group_row(
+    name: str, entry: Any, replicas: Any, share_state: Any
+) -> Generator[None, None, GroupRow]:
+    group, lag, known, offsets = entry.group, 0, 0, 0
+    for offsets, (topic, index, done) in enumerate(_offsets(entry, share_state), 1):
         partition = replicas.partitions.get(TopicPartition(topic, index))
-        if partition is not None and partition.log is not None:
+        if done is not None and partition is not None and partition.log is not None:
             known += 1
-            lag += max(0, partition.log.high_watermark - found.offset)
-        if number % _OFFSETS_PER_PIECE == 0:
+            lag += max(0, partition.log.high_watermark - done)
+        if offsets % _OFFSETS_PER_PIECE == 0:
             yield
     protocol = _NEWER_PROTOCOLS.get(group.group_type)
     if protocol is None:
         protocol = group.protocol_name or group.protocol_type or ""
     state, members = group.state.value, len(group.members)
-    return GroupRow(name, state, members, protocol, lag, known, len(entry.offsets.committed))
+    return GroupRow(name, state, members, protocol, lag, known, offsets)
+
+
+def _offsets(entry: Any, share_state: Any) -> Iterator[tuple[str, int, int | None]]:
+    """Topic and number of what the group reads, and how far it is; None: not known here."""
+    if entry.group.group_type != "share":
+        for (topic, index), found in entry.offsets.items():
+            yield topic, index, found.offset
+        return
+    for topic_id, (name, numbers) in list(entry.group.known_states.initialized.items()):
+        for index in numbers:
+            key = SharePartitionKey(entry.group.group_id, topic_id, index)
+            found = None if share_state is None else share_state.known(key)
+            if found is None or min(found.start_offset, found.delivery_complete_count) < 0:
+                yield name, index, None
+            else:
+                yield name, index, found.start_offset + found.delivery_complete_count
 
 
 def byte_text(count: int) -> str:

@@ -16,9 +16,9 @@ Owns the order of a scrape: it reads the broker's counters, in pieces of about a
    `telemetry/instances.py`.
 
 Source: RL 1.13; Kafka's MBeans. Not here: partitions, groups, transactions, the cluster, the
-process (`partition_metrics.py`, `group_metrics.py`, `transaction_metrics.py`,
-`cluster_metrics.py`, `process_figures.py`), quotas (`quota_metrics.py`), clients
-(`client_metrics.py`), HTTP (`metrics_resource.py`).
+process (`partition_metrics.py`, `group_metrics.py`, `share_metrics.py`,
+`transaction_metrics.py`, `cluster_metrics.py`, `process_figures.py`), quotas
+(`quota_metrics.py`), clients (`client_metrics.py`), HTTP (`metrics_resource.py`).
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ from twisted_broker.status.metric_rates import Rates
 from twisted_broker.status.metric_text import Exposition, Family, labels_text
 from twisted_broker.status.partition_metrics import partitions
 from twisted_broker.status.quota_metrics import client_quotas, replication_throttles
+from twisted_broker.status.share_metrics import share_coordinator, share_partitions
 from twisted_broker.status.view import BrokerView, fetcher_name, mover_name
 
 _TOPIC_COUNTERS = (
@@ -126,11 +127,15 @@ class BrokerCollector:
         yield from _fetchers(out, replicas.moves, self._rates, *_MOVING)
         replication_throttles(out, replicas, self._view.now().now_ms)
         if parts.groups is not None:
-            yield from groups(out, parts.groups, replicas)
+            yield from groups(out, parts.groups, replicas, self._rates)
         if parts.transactions is not None:
             transaction_metrics.coordinator(
                 out, parts.transactions, 1000 * parts.runtime.clock.seconds()
             )
+        if parts.share_partitions is not None:
+            yield from share_partitions(out, parts.share_partitions, replicas)
+        if parts.share_state is not None:
+            share_coordinator(out, parts.share_state, self._rates)
         if parts.telemetry is not None:
             yield from client_metrics(out, parts.telemetry, self._view.now().now_ms)
         if parts.add_partitions_to_txn is not None:

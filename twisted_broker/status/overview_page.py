@@ -123,7 +123,7 @@ async def overview(view: BrokerView, pauses: Pauses, wanted: Wanted) -> bytes:
     state = ClusterState()
     minimum = int(parts.config.integer(MIN_ISR))
     await pauses.run(gather(state, image, minimum, wanted.topic, wanted.topics_from, PAGE_ROWS))
-    groups = Groups(wanted.group, wanted.groups_from, PAGE_ROWS)
+    groups = Groups(wanted.group, wanted.groups_from, PAGE_ROWS, view.parts.share_state)
     own: list[Trouble] = []
     if view.replicas is not None:
         await pauses.run(troubles_of_replicas(view.replicas, now, own))

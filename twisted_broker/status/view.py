@@ -69,6 +69,9 @@ class NodeParts(Protocol):
     def share_partitions(self) -> Any: ...
 
     @property
+    def share_state(self) -> Any: ...
+
+    @property
     def transactions(self) -> Any: ...
 
     @property

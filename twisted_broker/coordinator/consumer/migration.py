@@ -1,7 +1,7 @@
 """A group of one protocol that becomes one of the other while it has members.
 Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
-Owns `check_upgrade` and `Upgrade` (classic to consumer), `downgrade` (back).
+Owns `check_upgrade`, `NotUpgraded` and `Upgrade` (classic to consumer), `downgrade` (back).
 
       classic group  --> consumer group    a heartbeat joins it; its members stay, and are classic
       consumer group --> classic group     the last member of the consumer protocol goes
@@ -70,7 +70,18 @@ def check_upgrade(group: ClassicGroup, settings: ConsumerGroupSettings) -> None:
         why = "the group size exceeds the consumer group maximum size"
     else:
         return
-    raise _not_upgraded(group.group_id, f"{why}.")
+    raise NotUpgraded(group.group_id, f"{why}.")
+
+
+class NotUpgraded(BrokerError):
+    """GROUP_ID_NOT_FOUND, in Kafka's words; `for_operators`: whose fault it is, and the remedy."""
+
+    def __init__(self, group_id: str, why: str, for_operators: str = "") -> None:
+        super().__init__(
+            ErrorCode.GROUP_ID_NOT_FOUND,
+            f"Cannot upgrade classic group {group_id} to consumer group because {why}",
+        )
+        self.for_operators = for_operators or why
 
 
 class Upgrade:
@@ -117,6 +128,7 @@ class Upgrade:
         chosen = (
             self._protocol if self._protocol in member.protocols else next(iter(member.protocols))
         )
+        who = f"member {member.member_id} of client {member.client_id}, strategy {chosen}"
         try:
             subscription = read_subscription(member.protocols[chosen or ""])
             assigned = read_assignment(assignment, environment.image)
@@ -125,14 +137,16 @@ class Upgrade:
             owned = owned_partitions(subscription, environment.image)
             pending = owned - assigned if member.member_id in self._late else NOTHING
         except UnknownUserData:
-            raise _not_upgraded(
+            raise NotUpgraded(
                 self._group_id,
                 "an unsupported custom assignor is in use. Please refer to the documentation or "
                 "switch to a default assignor before re-attempting the upgrade.",
+                f"{who}: its assignment has user data, which librdkafka's cooperative-sticky puts "
+                "there; change to range or roundrobin first, or stop all members",
             ) from None
-        except MalformedSubscription:
-            raise _not_upgraded(
-                self._group_id, "the embedded consumer protocol is malformed."
+        except MalformedSubscription as error:
+            raise NotUpgraded(
+                self._group_id, "the embedded consumer protocol is malformed.", f"{who}: {error}"
             ) from None
         return ConsumerGroupMember(
             member.member_id,
@@ -165,13 +179,6 @@ def _listed(records: Iterable[StoredRecord]) -> Generator[None, None, list[Store
         if number % RECORDS_PER_STEP == 0:
             yield
     return listed
-
-
-def _not_upgraded(group_id: str, why: str) -> BrokerError:
-    return BrokerError(
-        ErrorCode.GROUP_ID_NOT_FOUND,
-        f"Cannot upgrade classic group {group_id} to consumer group because {why}",
-    )
 
 
 # consumer to classic

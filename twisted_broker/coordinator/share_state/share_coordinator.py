@@ -23,6 +23,7 @@ and the wire (`api/share_state.py`), what is decided (`share_state.py`).
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -48,7 +49,7 @@ from twisted_broker.coordinator.share_state.records import (
     snapshot_record,
     state_partition_for,
 )
-from twisted_broker.coordinator.share_state.share_state import ShareState
+from twisted_broker.coordinator.share_state.share_state import SharePartitionState, ShareState
 from twisted_broker.coordinator.share_state.values import (
     ReadState,
     SharePartitionKey,
@@ -65,6 +66,7 @@ from twisted_broker.wire.errors import BrokerError, ErrorCode
 # About a millisecond of one turn.
 CHECKED_PER_STEP = 500
 TOMBSTONES_PER_BATCH = 50
+TIMES_KEPT = 512
 _logger = Logger()
 
 
@@ -210,6 +212,9 @@ class ShareCoordinator:
             PeriodicTask(context.clock, self._start_snapshots, "snapshots of the share state"),
         )
         self._is_making_snapshots = False
+        # For the metrics.
+        self.writes = 0
+        self.write_times_ms: deque[float] = deque(maxlen=TIMES_KEPT)
 
     def start(self) -> None:
         settings = self.context.settings
@@ -341,7 +346,14 @@ class ShareCoordinator:
                 context.settings.updates_per_snapshot,
             ), None
 
-        return self._do(key, decide)
+        began = self.context.clock.seconds()
+        self.writes += 1
+
+        def written(result: Any) -> Any:
+            self.write_times_ms.append(1000 * (self.context.clock.seconds() - began))
+            return result
+
+        return self._do(key, decide).addBoth(written)
 
     def delete(self, key: SharePartitionKey) -> Deferred[None]:
         """See `IPersister`."""
@@ -350,6 +362,11 @@ class ShareCoordinator:
     def summary(self, key: SharePartitionKey) -> Deferred[StateSummary]:
         """See `IPersister`."""
         return self._do(key, lambda share: (None, share.summary(key, self.context.image())))
+
+    def known(self, key: SharePartitionKey) -> SharePartitionState | None:
+        """What this broker stores of it, whether or not that is committed."""
+        shard = self.shards.get(state_partition_for(key, self.context.store.partitions_count()))
+        return None if shard is None else shard.share.partitions.get(key)
 
     def _do(
         self, key: SharePartitionKey, decide: Callable[[ShareState], _Decided]

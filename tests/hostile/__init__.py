@@ -4,7 +4,7 @@
     python -m tests.hostile HOST:PORT [--tls --ca FILE] [--mechanism M --user U --password P]
         [--pid N] [--log FILE] [--markdown FILE] [--only CLASS] [--brief]
 
-Owns the eighteen classes: those of docs/RELIABILITY.md 5.1 and 5.3, and patterns, as connections
+Owns the nineteen classes: those of docs/RELIABILITY.md 5.1 and 5.3, and patterns, as connections
 that somebody opens.
 
 1. While a class runs, another, ordinary client in a process of its own produces, fetches and reads

@@ -1,8 +1,8 @@
-"""The eighteen classes, in the order in which they are fired."""
+"""The nineteen classes, in the order in which they are fired."""
 
 from __future__ import annotations
 
-from tests.hostile import crowds, records, requests
+from tests.hostile import crowds, records, requests, telemetry
 from tests.hostile.run import Attack
 
 CLASSES: dict[str, Attack] = {
@@ -17,6 +17,7 @@ CLASSES: dict[str, Attack] = {
     "authorisation": requests.authorisation,
     "record batches": records.record_batches,
     "decompression bombs": records.decompression_bombs,
+    "client telemetry": telemetry.client_telemetry,
     "slow clients": crowds.slow_clients,
     "connection floods": crowds.connection_floods,
     "request queue": crowds.request_queue,

@@ -26,6 +26,7 @@ from twisted_broker.coordinator.group_records import (
 from twisted_broker.coordinator.offset_metadata_manager import OffsetToCommit
 from twisted_broker.status.group_metrics import groups as group_metrics
 from twisted_broker.status.local_state import Groups
+from twisted_broker.status.metric_rates import Rates
 from twisted_broker.status.metric_text import Exposition
 from twisted_broker.wire.errors import ErrorCode as E
 
@@ -82,7 +83,7 @@ def test_nobody_walks_over_all_groups_at_once(monkeypatch: pytest.MonkeyPatch) -
     listed = [each.group_id for each in run.listed()]
     assert sorted(listed) == sorted(f"g{n}" for n in range(COUNT))
     out, replicas = Exposition(), SimpleNamespace(partitions={})
-    for _ in group_metrics(out, coordinator, replicas):
+    for _ in group_metrics(out, coordinator, replicas, Rates()):
         pass
     page = Groups("G1", 0, 20)
     for _ in page.gather(coordinator, replicas):

@@ -1,5 +1,7 @@
 """Why records of a share group are not given out."""
 
+from typing import Any
+
 import pytest
 
 from tests.share.share_broker import Member, ShareBroker
@@ -17,7 +19,7 @@ def broker():
 
 def told(broker):
     """What this broker says of the group."""
-    found = []
+    found: list[dict[str, Any]] = []
     view = BrokerView(lambda: broker.broker.parts)
     run_whole(view.describe_group("g", found))
     return found[0] if found else None

@@ -232,7 +232,7 @@ def test_a_piece_looks_at_a_few_of_very_many_offsets(
     monkeypatch.setattr(BucketDict, "get", lambda self, key: count(self, key).get(key))
     replicas = SimpleNamespace(partitions={})
     if what == "the row of a page":
-        pieces: Iterator[None] = local_state._group_row("g", entry, replicas)
+        pieces: Iterator[None] = local_state._group_row("g", entry, replicas, None)
     else:
         pieces = group_metrics._Series(Exposition(), replicas.partitions).add("g", entry)
     while next(pieces, "the end") is None:

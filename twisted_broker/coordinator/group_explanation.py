@@ -165,8 +165,8 @@ def _why_streams(
             f"{group.topology.epoch}: it gets no tasks"
         )
     if member.is_revoking:
-        tasks = _named([_task(each) for each in sorted(_all(member.pending))])
-        yield f"it was told to give up {tasks}, and has not said that it did"
+        pending = _named([_task(each) for each in sorted(_all(member.pending))])
+        yield f"it was told to give up {pending}, and has not said that it did"
     elif member.epoch < group.assignment_epoch:
         yield f"it learns its target of epoch {group.assignment_epoch} by its next heartbeat"
     for owner_id, of_one in groupby(

@@ -43,6 +43,9 @@ from twisted_broker.wire.schema import decode, encode
 MEMBERS, PARTITIONS, INTERVAL_SECONDS = 1000, 2000, 5.0
 CONSUMERS, SHARE_PARTITIONS, PROCESSES = 100, 10, 4
 WAIT_SECONDS = 60
+# A share consumer gets its partitions with its second heartbeat, after five seconds.
+WARM_UP_SECONDS = 12
+QUIET = {"log_level": 3}
 _VERSION = 1
 _NOT_YET = frozenset({14, 15, 16})  # the coordinator loads, or is not there yet
 
@@ -114,7 +117,7 @@ class Member:
 
 
 def create(server: Program, topic: str, partitions: int) -> AdminClient:
-    admin = AdminClient({"bootstrap.servers": "{}:{}".format(*server.address)})
+    admin = AdminClient({"bootstrap.servers": "{}:{}".format(*server.address), **QUIET})
     made = admin.create_topics([NewTopic(topic, partitions, 1)])
     made[topic].result(WAIT_SECONDS)
     return admin
@@ -196,7 +199,7 @@ def of_members(server: Program, seconds: float) -> Iterator[str]:
 def _consume(bootstrap: str, count: int, go: Event, stop: Event, done: Any) -> None:
     """A process of share consumers, polled in turn: each poll accepts what the one before gave."""
     consumers = [
-        ShareConsumer({"bootstrap.servers": bootstrap, "group.id": "share-bench"})
+        ShareConsumer({"bootstrap.servers": bootstrap, "group.id": "share-bench", **QUIET})
         for _ in range(count)
     ]
     for each in consumers:
@@ -222,7 +225,7 @@ def of_share_consumers(server: Program, records: int, seconds: float) -> Iterato
     group = ConfigResource(ResourceType.GROUP, "share-bench", incremental_configs=[entry])
     for changed in admin.incremental_alter_configs([group]).values():
         changed.result(WAIT_SECONDS)
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20})
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20, **QUIET})
     for number in range(records):
         producer.produce("share-bench", bytes(100), partition=number % SHARE_PARTITIONS)
         if number % 10_000 == 0:
@@ -235,7 +238,7 @@ def of_share_consumers(server: Program, records: int, seconds: float) -> Iterato
     readers = [spawn.Process(target=_consume, args=parts) for _ in range(PROCESSES)]
     for each in readers:
         each.start()
-    time.sleep(3)
+    time.sleep(WARM_UP_SECONDS)
     with Meter(server.pids) as meter:
         go.set()
         time.sleep(seconds)

@@ -50,6 +50,7 @@ def test_groups_are_counted_by_protocol_and_state(run: Run) -> None:
         "kafka_coordinator_group_groupmetadatamanager_numgroups 1",
         "kafka_coordinator_group_groupmetadatamanager_numgroupsstable 1",
         'kafka_consumergroup_members{consumergroup="moving"} 2',
+        'kafka_server_group_coordinator_metrics_num_partitions{state="loading"} 0',
         # Two members joined `moving`; that `left` lost its member is no rebalance of anybody.
         "kafka_server_group_coordinator_metrics_consumer_group_rebalance_count 4",
         "kafka_server_group_coordinator_metrics_share_group_rebalance_count 1",

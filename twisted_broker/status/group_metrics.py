@@ -50,6 +50,7 @@ _Counts = Counter[tuple[str, str]]
 def groups(out: Exposition, coordinator: Any, replicas: Any, rates: Rates) -> Iterator[None]:
     """All of it, pausing after each piece."""
     _rebalances(out, coordinator.context.rebalances, rates)
+    coordinated(out, "group-coordinator-metrics", "__consumer_offsets", coordinator.runtime.shards)
     series = _Series(out, replicas.partitions)
     states: _Counts = Counter()
     offsets = 0
@@ -72,6 +73,15 @@ def groups(out: Exposition, coordinator: Any, replicas: Any, rates: Rates) -> It
         (),
         [((), series.omitted)],
     )
+
+
+def coordinated(out: Exposition, kind: str, topic: str, shards: Mapping[int, Any]) -> None:
+    """Partitions of a coordinator's topic. One that is only read from is still loading."""
+    states = Counter(shard.state.value for shard in shards.values())
+    states["loading"] += states.pop("readable", 0)
+    bean = MBean("server", kind, "num-partitions", Kind.ATTRIBUTE, ("state",))
+    doc = f"Partitions of {topic} by their state."
+    out.bean(bean, doc, [((state,), states[state]) for state in ("loading", "active", "failed")])
 
 
 def _rebalances(out: Exposition, counts: Mapping[str, int], rates: Rates) -> None:

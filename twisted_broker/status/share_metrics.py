@@ -16,11 +16,11 @@ purgatories (`metrics.py`).
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
+from twisted_broker.status.group_metrics import coordinated
 from twisted_broker.status.metric_names import Kind, MBean
 from twisted_broker.status.metric_rates import Rates
 from twisted_broker.status.metric_text import Exposition
@@ -31,7 +31,6 @@ _PER_PIECE = 200
 # Acknowledge types, as the tag names them.
 _ACK_TYPES = {1: "Accept", 2: "Release", 3: "Reject", 4: "Renew"}
 _COORDINATOR = "share-coordinator-metrics"
-_STATES = ("loading", "active", "failed")
 
 
 def share_partitions(out: Exposition, manager: Any, replicas: Any) -> Iterator[None]:
@@ -120,10 +119,7 @@ def share_coordinator(out: Exposition, coordinator: Any, rates: Rates) -> None:
         if number is not None:
             bean = MBean("server", _COORDINATOR, name, Kind.ATTRIBUTE)
             out.bean(bean, doc, [((), round(number, 3))])
-    states = Counter(shard.state.value for shard in coordinator.shards.values())
-    bean = MBean("server", _COORDINATOR, "num-partitions", Kind.ATTRIBUTE, ("state",))
-    doc = "Partitions of __share_group_state by their state."
-    out.bean(bean, doc, [((state,), states[state]) for state in _STATES])
+    coordinated(out, _COORDINATOR, "__share_group_state", coordinator.shards)
     pruned = [
         (("__share_group_state", str(index)), shard.pruned_to)
         for index, shard in sorted(coordinator.shards.items())

@@ -35,6 +35,8 @@ def parts_of(fixture: Fixture) -> Any:
         groups=None,
         transactions=None,
         telemetry=None,
+        share_partitions=None,
+        share_state=None,
         add_partitions_to_txn=None,
         log_manager=None,
         listening=(),

@@ -19,6 +19,7 @@ from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.cluster.controller import Controller
 from twisted_broker.cluster.features import SUPPORTED_FEATURES
 from twisted_broker.cluster.metadata_log import MetadataLog, open_metadata_log
+from twisted_broker.cluster.records import decoded_in_steps
 from twisted_broker.image.entries import Endpoint
 from twisted_broker.interfaces import Runtime
 from twisted_broker.log.errors import OutOfDescriptors
@@ -31,9 +32,16 @@ from twisted_broker.wire.messages.topics import (
     CreatableTopicResult,
     CreateTopicsRequest,
 )
+from twisted_broker.wire.records import BatchView
+from twisted_broker.wire.schema import Record, run_whole
 
 CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAg"
 DIRECTORY_ID = b"\x11" * 16
+
+
+def decoded(batch: BatchView) -> list[Record]:
+    """The records of a data batch."""
+    return run_whole(decoded_in_steps(batch))
 
 
 def short_at_the_second(

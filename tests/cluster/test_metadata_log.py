@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from twisted.logger import capturedLogs, formatEvent
 
-from tests.cluster.fixtures import CLUSTER_ID, Fixture, StalledWorker, short_at_the_second
+from tests.cluster.fixtures import CLUSTER_ID, Fixture, StalledWorker, decoded, short_at_the_second
 from tests.log.manual_worker import ManualWorker
 from twisted_broker.cluster import metadata_log, metadata_store
 from twisted_broker.cluster.metadata_check import (
@@ -25,7 +25,7 @@ from twisted_broker.cluster.quorum_state import (
     read_quorum_state,
     write_quorum_state,
 )
-from twisted_broker.cluster.records import DIRECTORIES_LEVEL, batch_records, build_batch
+from twisted_broker.cluster.records import DIRECTORIES_LEVEL, build_batch
 from twisted_broker.cluster.snapshots import SnapshotId, list_snapshots
 from twisted_broker.log.checkpoints import read_partition_metadata, read_whole
 from twisted_broker.log.filesystem import OsFileSystem
@@ -303,7 +303,7 @@ def test_the_bootstrap_is_one_transaction_in_one_batch(fixture: Fixture) -> None
     """RL 8.1: a new cluster is finalised as a whole or not at all."""
     second = batches(fixture)[1]
     assert (second.base_offset, second.last_offset) == (1, 9)
-    names = [type(record).__name__ for record in batch_records(second)]
+    names = [type(record).__name__ for record in decoded(second)]
     assert (names[0], names[-1]) == ("BeginTransactionRecord", "EndTransactionRecord")
     assert names.count("FeatureLevelRecord") == 6
 

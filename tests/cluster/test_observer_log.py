@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from tests.cluster.controller_fixture import PORT, ControllerFixture, served
-from tests.cluster.fixtures import CLUSTER_ID
+from tests.cluster.fixtures import CLUSTER_ID, decoded
 from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.cluster.metadata_check import read_durable_end
 from twisted_broker.cluster.metadata_loader import MetadataLoader, MetadataRegression
 from twisted_broker.cluster.metadata_recovery import Target, read_source, recover
 from twisted_broker.cluster.observer import MetadataObserver
 from twisted_broker.cluster.observer_log import MOST_DAMAGED_LOGS, SYNC_MS, open_observer_log
-from twisted_broker.cluster.records import batch_records, build_batch
+from twisted_broker.cluster.records import build_batch
 from twisted_broker.cluster.snapshots import SnapshotId, list_snapshots, snapshot_bytes
 from twisted_broker.interfaces import Runtime
 from twisted_broker.log.checkpoints import read_whole
@@ -388,7 +388,7 @@ def test_a_snapshot_that_ends_within_a_batch(fixture: ControllerFixture) -> None
     assert straddling.last_offset > end
     loader = MetadataLoader()
     loader.batches(log[: straddling.offset], end)
-    image = loader.image.apply(batch_records(straddling)[:2], end + 1, 1, 0)[0]
+    image = loader.image.apply(decoded(straddling)[:2], end + 1, 1, 0)[0]
     snapshot = SnapshotId(end + 2, 1)
     files = MemoryFileSystem()
     files.make_directories("/own")

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.fixtures import decoded
 from twisted_broker.cluster.records import (
     RECORD_TYPES,
     TransactionBuffer,
-    batch_records,
     build_batch,
     decode_record,
     encode_record,
@@ -57,7 +57,7 @@ def test_kafkas_batches_are_built_again_byte_by_byte() -> None:
             built += LOG[batch.offset : batch.offset + batch.size_in_bytes]
         else:
             built += build_batch(
-                batch_records(batch),
+                decoded(batch),
                 batch.base_offset,
                 batch.partition_leader_epoch,
                 batch.base_timestamp,
@@ -73,9 +73,7 @@ def test_kafkas_log_gives_the_image_it_describes() -> None:
     image, transactions = EMPTY, TransactionBuffer()
     for batch in iterate_batches(LOG):
         if not batch.is_control:
-            image, _ = image.apply(
-                transactions.pass_through(batch_records(batch)), batch.last_offset
-            )
+            image, _ = image.apply(transactions.pass_through(decoded(batch)), batch.last_offset)
     assert sorted(image.topics_by_name) == ["alpha", "gamma"]
     assert image.features["metadata.version"] == 30
     assert image.config(2, "alpha") == {"cleanup.policy": "compact", "retention.ms": "120000"}
@@ -97,7 +95,7 @@ def test_kafkas_snapshot_says_what_its_log_says() -> None:
     for batch in iterate_batches(LOG):
         if batch.last_offset < 51 and not batch.is_control:
             image, _ = image.apply(
-                transactions.pass_through(batch_records(batch)),
+                transactions.pass_through(decoded(batch)),
                 batch.last_offset,
                 1,
                 batch.max_timestamp,

@@ -311,7 +311,7 @@ def test_an_address_may_have_a_limit_of_its_own() -> None:
     )
     for host, most in (("10.0.0.1", 2), ("10.0.0.2", 1), ("::1", 0)):
         for _ in range(most):
-            assert counts.has_room(host)
+            assert not counts.limit_reached(host)
             counts.add(host)
         assert counts.limit_reached(host) == "max.connections.per.ip is reached"
     with capturedLogs() as events:
@@ -320,7 +320,7 @@ def test_an_address_may_have_a_limit_of_its_own() -> None:
         f"setting {name}='10.0.0.1:x' is refused: it takes a list of ADDRESS:COUNT; "
         "the limits of before stay"
     ]
-    assert not counts.has_room("10.0.0.1") and counts.has_room("10.0.0.2")
+    assert counts.limit_reached("10.0.0.1") and not counts.limit_reached("10.0.0.2")
 
 
 def test_a_storm_of_refused_connections_is_a_line_a_minute() -> None:
@@ -547,13 +547,13 @@ def test_shares_of_descriptors() -> None:
     assert (shares.controller, shares.files, shares.clients(85)) == (32, 85, 256 - 64 - 32 - 85)
     counts = ConnectionCounts(1000, 1000, lambda: shares.clients(held[0]))
     for _ in range(75):
-        assert counts.has_room("h")
+        assert not counts.limit_reached("h")
         counts.add("h")
-    assert not counts.has_room("h")
+    assert counts.limit_reached("h")
     counts.remove("h")
-    assert counts.has_room("h")
+    assert not counts.limit_reached("h")
     held[0] += 1
-    assert not counts.has_room("h")
+    assert counts.limit_reached("h")
     held[0] += 10_000
     assert shares.clients(held[0]) == 1 and DescriptorShares(1 << 20).clients(0) > 900_000
 

@@ -20,6 +20,7 @@ from tests.replication.fixtures import (
     make_log,
     registration,
 )
+from tests.replication.memory_leader import MemoryLeaderEndPoint
 from twisted_broker.interfaces import Runtime
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.memory import InlineWorker
@@ -32,7 +33,6 @@ from twisted_broker.replication.fetcher.replica_fetcher import (
     initial_fetch_offset,
 )
 from twisted_broker.replication.partition.partition import Partition
-from twisted_broker.simulation.memory_leader import MemoryLeaderEndPoint
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import iterate_batches
 

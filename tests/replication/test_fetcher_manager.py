@@ -8,6 +8,7 @@ import pytest
 from twisted.internet.task import Clock
 
 from tests.replication.fixtures import TOPIC_ID
+from tests.replication.memory_leader import MemoryLeaderEndPoint
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.log.memory import InlineWorker, MemoryFileSystem
 from twisted_broker.replication.fetcher.fetcher import Fetcher
@@ -18,7 +19,6 @@ from twisted_broker.replication.fetcher.fetcher_manager import (
 )
 from twisted_broker.replication.fetcher.fetcher_state import InitialFetchState
 from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
-from twisted_broker.simulation.memory_leader import MemoryLeaderEndPoint
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 TWO, THREE = BrokerEndPoint(2, "h", 9002), BrokerEndPoint(3, "h", 9003)

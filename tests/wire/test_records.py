@@ -289,12 +289,6 @@ def test_builder_refuses() -> None:
         r.BatchBuilder(is_control=True, codec=1)
 
 
-def test_size_estimate_is_exact_without_codec() -> None:
-    """`size_estimate` is the length of the batch that `build` makes."""
-    builder = fill(r.BatchBuilder(), TWELVE)
-    assert builder.size_estimate == len(builder.build())
-
-
 def test_sequence_wraps() -> None:
     """After sequence 2^31 - 1 comes 0, within a batch too."""
     builder = r.BatchBuilder(producer_id=1, producer_epoch=0, base_sequence=2**31 - 2)

@@ -144,13 +144,8 @@ def filled_in_steps(
     return builder
 
 
-def batch_records(batch: BatchView) -> list[Record]:
-    """The decoded records of a data batch."""
-    return run_whole(decoded_in_steps(batch))
-
-
 def decoded_in_steps(batch: BatchView) -> Generator[None, None, list[Record]]:
-    """As `batch_records`, pausing after every `RECORDS_PER_STEP`."""
+    """The decoded records of a data batch; pauses after every `RECORDS_PER_STEP`."""
     found: list[Record] = []
     for record in batch.records(MAX_BATCH_BYTES):
         found.append(decode_record(record.value)[0])

@@ -111,13 +111,6 @@ class LeaderEpochFileCache:
         row = bisect_right(self.start_offsets, offset) - 1
         return self.epochs[row] if row >= 0 else -1
 
-    def start_offset_of(self, epoch: int) -> int:
-        """-1 when the epoch is not here."""
-        row = bisect_left(self.epochs, epoch)
-        return (
-            self.start_offsets[row] if row < len(self.epochs) and self.epochs[row] == epoch else -1
-        )
-
     def previous_epoch(self, epoch: int) -> int:
         """The largest epoch below `epoch`, -1 without one."""
         row = bisect_left(self.epochs, epoch) - 1

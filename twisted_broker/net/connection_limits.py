@@ -207,9 +207,6 @@ class ConnectionCounts:
             return _MAXIMUM
         return _DESCRIPTORS if is_full else None
 
-    def has_room(self, host: str) -> bool:
-        return self.limit_reached(host) is None
-
     def refuses(self, host: str, listener: str) -> str | None:
         """What keeps one more out, as above. Ends another to let in one that may be a broker."""
         limit = self.limit_reached(host, listener)

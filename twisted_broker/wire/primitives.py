@@ -1,8 +1,8 @@
 """Kafka's primitive types: what the generated readers and writers, the headers and the record
 batches are made of.
 
-Owns the byte layout of varints, strings, byte strings, arrays of numbers, uuids and the section of
-tagged fields.
+Owns the byte layout of unsigned varints, compact strings, arrays of numbers, uuids and the section
+of tagged fields.
 1. A reader takes (buffer, position) and returns (value, next position); it raises WireError,
    IndexError or struct.error on what is not there. Entry points (`schema.decode`,
    `header.decode_request_header`) turn the last two into WireError.
@@ -39,7 +39,6 @@ FEW_ELEMENTS = 2_000
 MAX_UINT32 = 0xFFFFFFFF
 
 BYTES = tuple(bytes((number,)) for number in range(256))
-_INT16, _INT32 = Struct(">h"), Struct(">i")
 _SHORT = 17
 INT8_READERS, INT16_READERS, INT32_READERS, INT64_READERS = (
     tuple(Struct(f">{count}{letter}").unpack_from for count in range(_SHORT)) for letter in "bhiq"
@@ -88,26 +87,6 @@ def read_uvarint(buffer: Buffer, position: int) -> tuple[int, int]:
     return more_uvarint(buffer, position + 1, first)
 
 
-def read_varint(buffer: Buffer, position: int) -> tuple[int, int]:
-    """Zigzag, 32 bits."""
-    value, position = read_uvarint(buffer, position)
-    return (value >> 1) ^ -(value & 1), position
-
-
-def read_varlong(buffer: Buffer, position: int) -> tuple[int, int]:
-    """Zigzag, 64 bits, at most ten bytes."""
-    value = 0
-    for shift in range(0, 70, 7):
-        byte = buffer[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 128:
-            if value >> 64:
-                break
-            return (value >> 1) ^ -(value & 1), position
-    raise WireError("varlong longer than 64 bits")
-
-
 def uvarint(value: int) -> bytes:
     """The bytes of an unsigned varint; `value` is 0 or more."""
     if value < 128:
@@ -120,30 +99,7 @@ def uvarint(value: int) -> bytes:
     return bytes(out)
 
 
-def varint(value: int) -> bytes:
-    """The zigzag bytes of a 32-bit number."""
-    return uvarint((value << 1) ^ (value >> 31))
-
-
-def varlong(value: int) -> bytes:
-    """The zigzag bytes of a 64-bit number."""
-    return uvarint((value << 1) ^ (value >> 63))
-
-
-def uvarint_size(value: int) -> int:
-    """How many bytes `uvarint` makes of it; those below alike."""
-    return (value.bit_length() + 6) // 7 or 1
-
-
-def varint_size(value: int) -> int:
-    return uvarint_size((value << 1) ^ (value >> 31))
-
-
-def varlong_size(value: int) -> int:
-    return uvarint_size((value << 1) ^ (value >> 63))
-
-
-# Strings and byte strings
+# Strings
 
 
 def take(buffer: Buffer, position: int, length: int) -> tuple[bytes, int]:
@@ -154,67 +110,14 @@ def take(buffer: Buffer, position: int, length: int) -> tuple[bytes, int]:
     return bytes(buffer[position:stop]), stop
 
 
-def read_string(buffer: Buffer, position: int) -> tuple[str, int]:
-    (length,) = _INT16.unpack_from(buffer, position)
-    raw, position = take(buffer, position + 2, length)
-    return str(raw, "utf-8", "replace"), position
-
-
-def read_nullable_string(buffer: Buffer, position: int) -> tuple[str | None, int]:
-    if _INT16.unpack_from(buffer, position)[0] == -1:
-        return None, position + 2
-    return read_string(buffer, position)
-
-
 def read_compact_string(buffer: Buffer, position: int) -> tuple[str, int]:
     length, position = read_uvarint(buffer, position)
     raw, position = take(buffer, position, length - 1)
     return str(raw, "utf-8", "replace"), position
 
 
-def read_compact_nullable_string(buffer: Buffer, position: int) -> tuple[str | None, int]:
-    if buffer[position] == 0:
-        return None, position + 1
-    return read_compact_string(buffer, position)
-
-
-def read_bytes(buffer: Buffer, position: int) -> tuple[bytes, int]:
-    (length,) = _INT32.unpack_from(buffer, position)
-    return take(buffer, position + 4, length)
-
-
-def read_nullable_bytes(buffer: Buffer, position: int) -> tuple[bytes | None, int]:
-    if _INT32.unpack_from(buffer, position)[0] == -1:
-        return None, position + 4
-    return read_bytes(buffer, position)
-
-
-def read_compact_bytes(buffer: Buffer, position: int) -> tuple[bytes, int]:
-    length, position = read_uvarint(buffer, position)
-    return take(buffer, position, length - 1)
-
-
-def read_compact_nullable_bytes(buffer: Buffer, position: int) -> tuple[bytes | None, int]:
-    if buffer[position] == 0:
-        return None, position + 1
-    return read_compact_bytes(buffer, position)
-
-
-def string(value: str | None) -> bytes:
-    """A classic string: 16-bit length, -1 for None."""
-    if value is None:
-        return b"\xff\xff"
-    raw = value.encode()
-    return _INT16.pack(len(raw)) + raw
-
-
 def compact_string(value: str | None) -> bytes:
     return b"\0" if value is None else compact_bytes(value.encode())
-
-
-def byte_string(value: Buffer | None) -> bytes:
-    """Classic bytes: 32-bit length, -1 for None."""
-    return b"\xff\xff\xff\xff" if value is None else _INT32.pack(len(value)) + value
 
 
 def compact_bytes(value: Buffer | None) -> bytes:

@@ -8,7 +8,7 @@ compaction leaves.
 3. A batch holds at least one record; only `build_empty_batch` writes one without.
 
 Source: Kafka's record formats; Kafka's MemoryRecordsBuilder, DefaultRecordBatch.writeHeader and
-writeEmptyHeader. Not here: batch size limits (the caller asks `size_estimate`), the values of
+writeEmptyHeader. Not here: batch size limits, the values of
 control records (`control_batch`).
 """
 
@@ -178,11 +178,6 @@ class BatchBuilder:
         append_record(self._records, timestamp_delta, offset_delta, key, value, headers)
         self.last_offset_delta = offset_delta
         self.count += 1
-
-    @property
-    def size_estimate(self) -> int:
-        """Bytes of the batch if it were built now without a codec."""
-        return HEADER_BYTES + len(self._records)
 
     def build(self, last_offset_delta: int | None = None) -> bytes:
         """The batch.

@@ -91,14 +91,6 @@ def read_varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
     return (number >> 1) ^ -(number & 1), position
 
 
-def read_varlong(data: bytes, position: int) -> tuple[int, int]:
-    """A zigzag long of at most 10 bytes: (value, position after it). `InvalidRecordError` when
-    longer, `IndexError` when the bytes end.
-    """
-    number, position = _read_raw(data, position, 10)
-    return (number >> 1) ^ -(number & 1), position
-
-
 def walk_records(
     data: bytes,
     start: int,

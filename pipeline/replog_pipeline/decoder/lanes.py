@@ -97,13 +97,3 @@ def _alone(text: memoryview, position: int, found: Ints, slot: int, count: int) 
             return BEYOND
     found[slot : slot + count] = starts
     return position
-
-
-def every_start(first: Ints, counts: Ints) -> Ints:
-    """`first` of each group repeated and counted up within the group: 7, 8, 9, 20, 21 for (7,
-    20) and counts (3, 2).
-    """
-    total = np.cumsum(counts)
-    return np.repeat(first - (total - counts), counts) + np.arange(
-        int(total[-1]) if len(total) else 0
-    )

@@ -13,7 +13,7 @@ over a connection of its own.
    partition is looked at.
 
 Source: RL 6.2, 8.6; KRAFT 3.7; Kafka's `LeaderEndPoint`, `RemoteLeaderEndPoint`, `MetadataVersion`
-of 4.3.1. The twin in memory is `simulation.memory_leader`. Not here: what answers mean
+of 4.3.1. The twin in memory is `tests/replication/memory_leader.py`. Not here: what answers mean
 (`fetcher_state`).
 """
 

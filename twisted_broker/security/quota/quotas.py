@@ -12,7 +12,7 @@ accepts (`cluster/quota_changes.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 from twisted_broker.security.quota.client_quota_manager import (
@@ -96,11 +96,6 @@ class Quotas:
             REQUEST_PERCENTAGE: self.request,
             CONTROLLER_MUTATION_RATE: self.controller_mutation,
         }
-
-    @property
-    def managers(self) -> Iterable[tuple[str, ClientQuotaManager]]:
-        """By the key of their quotas."""
-        return self._by_key.items()
 
     def apply(self, entities: Collection[Entity], before: Table, after: Table) -> None:
         """Takes over what changed for `entities` from one table to the next."""

@@ -89,7 +89,7 @@ def _result(
         resource_name=resource.resource_name,
     )
     try:
-        entries = _entries(context, resource)
+        entries = _config_entries(context, resource)
     except BrokerError as error:
         result.error_code, result.error_message = error.code, error.message
         return result
@@ -102,7 +102,7 @@ def _result(
     return result
 
 
-def _entries(
+def _config_entries(
     context: RequestContext, resource: configs_messages.DescribeConfigsResource
 ) -> Iterable[ConfigEntry]:
     """Raises BrokerError."""

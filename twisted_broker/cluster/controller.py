@@ -246,12 +246,12 @@ class Controller:
         first = self._bootstrap() if is_alone and not self.decided.features else None
         self._last_snapshot_ms = self.runtime.now_ms()
         self.log.begin_epoch([QuorumEndpoint(e.name, e.host, e.port) for e in self.listeners])
-        self._say_who_votes()
+        self._log_voters()
         started = self._claim(first) if is_alone else succeed(self.log.high_watermark - 1)
         self._ticks.start(_TICK_MS / 1000)
         return started
 
-    def _say_who_votes(self) -> None:
+    def _log_voters(self) -> None:
         history, quorum = self.log.history, self.log.quorum
         if not history.voters:
             _logger.warn(

@@ -249,7 +249,7 @@ class CoordinatorShard:
             if isinstance(before, ClassicGroup):
                 self._forget(before)
                 if before.members:
-                    self._say_changed("group upgraded", before)
+                    self._log_change("group upgraded", before)
             return
         del self.modern_groups[group.group_id]
         entry = self.groups[group.group_id]
@@ -266,7 +266,7 @@ class CoordinatorShard:
         group.is_dead = True
         self.modern_groups.pop(group.group_id, None)
         self.groups[group.group_id].group = successor
-        self._say_changed("group downgraded", successor)
+        self._log_change("group downgraded", successor)
         self.manager.group_downgraded(successor, rebalances, self.context.wall_ms())
         self.run_effects()
 
@@ -492,7 +492,7 @@ class CoordinatorShard:
             if group in self._predecessors and entry is not None and entry.group is group:
                 self.refused_to_join(entry)
 
-    def _say_changed(self, what: str, group: ClassicGroup) -> None:
+    def _log_change(self, what: str, group: ClassicGroup) -> None:
         self.context.lines.add(
             what, group=group.group_id, generation=group.generation, members=len(group.members)
         )

@@ -158,7 +158,7 @@ class Pace:
         yield self._writes.popleft() if len(self._writes) >= WRITES_AT_ONCE else None
 
 
-def _entries(shard: CoordinatorShard) -> Iterator[GroupEntry]:
+def _groups(shard: CoordinatorShard) -> Iterator[GroupEntry]:
     """The groups of the shard; ends when the shard is no longer active. A group that is deleted
     before it is reached is left out.
     """
@@ -181,7 +181,7 @@ def _is_present(shard: CoordinatorShard, entry: GroupEntry) -> bool:
 
 def expire_offsets(shard: CoordinatorShard, pace: Pace) -> Walk:
     """Removes what has expired from one shard, and with its last offset an empty group."""
-    for entry in _entries(shard):
+    for entry in _groups(shard):
         for batch in _batches(entry) if _has_many(entry) else ():
             yield from _expire_some(shard, entry, batch, pace)
             if not _is_present(shard, entry):
@@ -277,7 +277,7 @@ def remove_topics(
     # Now, not at the end: a commit that ends meanwhile may be of a group that was walked over
     # before.
     in_flight = set(topics) if shard.offsets.commits_in_steps else set[str]()
-    for entry in _entries(shard):
+    for entry in _groups(shard):
         yield from pace.checked(1)
         for batch in chain.from_iterable(map(in_batches, entry.offsets.partitions())):
             if not _is_present(shard, entry):

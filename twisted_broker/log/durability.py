@@ -61,16 +61,15 @@ class Durability:
 
     __slots__ = (
         "_being_written",
-        "_cut",
         "_generation",
         "_is_ending",
         "_is_point_above",
         "_is_retrying",
         "_is_start_above",
-        "_last_cut",
+        "_last_truncation",
         "_loaded_point",
         "_on_fatal",
-        "_on_short",
+        "_on_out_of_descriptors",
         "_on_synced",
         "_producers",
         "_segments",
@@ -78,6 +77,7 @@ class Durability:
         "_sync_waiters",
         "_sync_wanted",
         "_truncations",
+        "_unsynced_truncation",
         "_watermarks",
         "_written_point",
         "awaiting_sync",
@@ -118,7 +118,7 @@ class Durability:
         self._truncations = 0  # counts truncations
         # The lowest high watermark at a truncation that no sync covers yet, and the end of the log
         # after the last of them.
-        self._cut, self._last_cut = NOWHERE, 0
+        self._unsynced_truncation, self._last_truncation = NOWHERE, 0
         self._is_point_above = self._is_start_above = False
         self.is_checkpoint_above = False
         """truncated below what the checkpoint of recovery points, or of log starts, may say, and
@@ -135,7 +135,7 @@ class Durability:
         self.awaiting_sync: LogOffsetMetadata | None = None
         """the first record whose append made a sync due that is not done; None: nothing waits"""
         self._is_ending = False  # the last sync is with the disk worker, or about to be
-        self._on_short: Callable[[OSError], None] | None = None
+        self._on_out_of_descriptors: Callable[[OSError], None] | None = None
         self._is_retrying = False
         self._generation = 0  # counts what makes a sync that runs meanwhile worthless
         self._sync_upto = self._sync_wanted = -1  # of the sync that runs, of the next; -1 none
@@ -149,13 +149,13 @@ class Durability:
         or a read of the rebuild, found no descriptor: the log's owner tries both again a little
         later.
         """
-        self.disk, self._on_short = disk, on_out_of_descriptors
+        self.disk, self._on_out_of_descriptors = disk, on_out_of_descriptors
 
     def detach(self, refusal: BrokerError) -> None:
         """The log is gone: nobody hears of a sync or a failure any more."""
         self._on_fatal = lambda error: refusal
         self._on_synced = lambda: None
-        self._on_short = None
+        self._on_out_of_descriptors = None
 
     @property
     def is_over(self) -> bool:
@@ -214,7 +214,7 @@ class Durability:
         if self._is_point_above and truncations == self._truncations:
             self._is_point_above = False
             self._checkpoint_written()
-        if self._cut != NOWHERE and self.disk is not None:
+        if self._unsynced_truncation != NOWHERE and self.disk is not None:
             self.flush()
 
     @property
@@ -260,7 +260,9 @@ class Durability:
         # A caller that waited may name offsets that were truncated since: what is appended there
         # next would count as synced.
         upto = end if upto is None else min(upto, end)
-        if (upto <= self.recovery_point and self._cut == NOWHERE) or self._is_ending:
+        if (
+            upto <= self.recovery_point and self._unsynced_truncation == NOWHERE
+        ) or self._is_ending:
             return
         self.unflushed_since = upto
         if self.disk is None:
@@ -289,11 +291,11 @@ class Durability:
         self.update_awaiting_sync()
         if error is None:
             self._sync_what_is_due(disk)
-        elif self._on_short is not None and not (self.is_over or self._is_retrying):
+        elif self._on_out_of_descriptors is not None and not (self.is_over or self._is_retrying):
             # Not tried at once: it would only fail again.
             self._is_retrying = True
             assert isinstance(error, OSError)  # else the log has stopped
-            self._on_short(error)
+            self._on_out_of_descriptors(error)
         self._call_waiters()
         if was_due is not None and self.awaiting_sync is not was_due and not self.stopped:
             self._on_synced()
@@ -304,15 +306,15 @@ class Durability:
         # What waits for a sync, after a truncation as well, is synced next, with all that came
         # meanwhile.
         end = self._segments.log_end_offset
-        is_due = self.awaiting_sync is not None or self._cut != NOWHERE
+        is_due = self.awaiting_sync is not None or self._unsynced_truncation != NOWHERE
         wanted = end if is_due else min(self._sync_wanted, end)
         if wanted > self.recovery_point:
             self._submit_sync(disk, wanted)
 
     def found_no_descriptor(self, error: OSError) -> None:
         """Another read on the worker found no descriptor: reported as that of a sync."""
-        if self._on_short is not None and not self.is_over:
-            self._on_short(error)
+        if self._on_out_of_descriptors is not None and not self.is_over:
+            self._on_out_of_descriptors(error)
 
     def sync_again(self) -> None:
         """Begins what is due: descriptors may be free again."""
@@ -328,8 +330,8 @@ class Durability:
             # Else the active segment was perhaps not among what was synced.
             if upto >= self._segments.active.base_offset:
                 self.indexes_shrank = False
-            if upto >= self._last_cut:
-                self._cut = NOWHERE
+            if upto >= self._last_truncation:
+                self._unsynced_truncation = NOWHERE
         else:
             self._on_fatal(
                 error if isinstance(error, OSError) else OSError(f"a sync failed: {error!r}")
@@ -378,12 +380,14 @@ class Durability:
             self._is_start_above = True
         self.is_checkpoint_above = self._is_point_above or self._is_start_above
         self.unflushed_since = min(self.unflushed_since, offset)
-        self._cut = min(self._cut, offset, self._watermarks.high_watermark)
-        self._last_cut = offset
+        self._unsynced_truncation = min(
+            self._unsynced_truncation, offset, self._watermarks.high_watermark
+        )
+        self._last_truncation = offset
 
     def high_watermark_to_checkpoint(self, high_watermark: int) -> int:
         """What the high-watermark checkpoint may say, at this high watermark."""
-        return min(high_watermark, self._cut)
+        return min(high_watermark, self._unsynced_truncation)
 
     def sync_job(self, upto: int, without_indexes: bool = False) -> Callable[[], None]:
         """What must run on the disk worker so that all below `upto` is durable. It opens the files

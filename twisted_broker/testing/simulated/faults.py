@@ -154,7 +154,7 @@ class DrawnFaults:
         others = [each for each in (*brokers, *self._kafka.programs) if each != one]
         return one, random.choice(others or ["test"])
 
-    def _cut(self, random: Random) -> _Strike:
+    def _cut_link(self, random: Random) -> _Strike:
         one, other = self._ends(random)
         seconds, is_one_way = random.random() * 8, random.random() < _ONE_WAY
         ways = [(one, other)] if is_one_way else [(one, other), (other, one)]
@@ -199,7 +199,7 @@ KINDS: dict[str, Callable[[DrawnFaults, Random], _Strike | None]] = {
     "freeze broker": lambda faults, random: faults._broker(random, "freeze"),
     "stop broker": lambda faults, random: faults._broker(random, "stop"),
     "kill controller": DrawnFaults._controller,
-    "cut link": DrawnFaults._cut,
+    "cut link": DrawnFaults._cut_link,
     "slow link": DrawnFaults._slow,
     "reset connections": DrawnFaults._drop,
 }

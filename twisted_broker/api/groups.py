@@ -1,10 +1,10 @@
 """JoinGroup, SyncGroup, Heartbeat, LeaveGroup; ListGroups, DescribeGroups, DeleteGroups: the wire's
-side of classic groups, and what is asked of all groups.
+side of classic groups, and the requests about groups of any kind.
 
 1. Permission first: READ on the group to be a member, DESCRIBE to see it, DELETE to delete it.
-2. What a version cannot say is said the way that version's clients understand: no null protocol
-   below v7, one member's error as the whole answer's below LeaveGroup v3, a group that does not
-   exist as Dead below DescribeGroups v6.
+2. An answer that a version has no field for takes the form that version's clients understand: no
+   null protocol below v7, one member's error as the whole answer's below LeaveGroup v3, a group
+   that does not exist as Dead below DescribeGroups v6.
 3. A join and a sync wait for the group, DeleteGroups for its tombstones, Heartbeat and LeaveGroup
    in a consumer group for its records; nothing else waits.
 4. Every loop over what a client named, or over all groups, is in slices (`turns.py`).

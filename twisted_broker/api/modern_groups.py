@@ -1,4 +1,4 @@
-"""What the requests of the newer kinds of groups have in common: consumer, share, streams.
+"""The parts that requests of consumer, share and streams groups have in common.
 
 Owns `described_groups`, `check_shown` and `message_of`.
 

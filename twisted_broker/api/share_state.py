@@ -48,7 +48,7 @@ from twisted_broker.wire.messages.share_state import (
     WriteShareGroupStateResponse,
 )
 
-# What is told to a broker that must look for the coordinator elsewhere, or later.
+# The answer to a broker that must look for the coordinator elsewhere, or later.
 _OF_THE_COORDINATOR = frozenset(
     {
         ErrorCode.NOT_COORDINATOR,

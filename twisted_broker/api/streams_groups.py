@@ -163,7 +163,7 @@ async def _owned(context: RequestContext, lists: list[TaskIds] | None) -> frozen
 def _with_creation(
     context: RequestContext, group_id: str, answer: HeartbeatAnswer
 ) -> HeartbeatAnswer:
-    """Has the missing topics created; the answer with what is against that."""
+    """Has the missing topics created; the answer names the obstacles to that."""
     topics = answer.to_create
     denied = (
         []

@@ -1,6 +1,6 @@
 """GetTelemetrySubscriptions and PushTelemetry (KIP-714): the wire's side of client telemetry.
 
-1. No permission is asked. What a client has to say of itself is matched in slices.
+1. No permission is asked. A client's properties are matched in slices.
 2. A payload is inflated to `telemetry.max.bytes` at most, and to `MOST_BYTES` whatever that says,
    one payload at a time, and read in slices. One that would be larger is TELEMETRY_TOO_LARGE:
    clients try again. One that cannot be read is INVALID_RECORD: they give up.

@@ -37,7 +37,7 @@ class ConsumerGroupConfig:
     is_served: bool = True
 
     def of_group(self, own: Mapping[str, str]) -> ConsumerGroupSettings:
-        """`own`: what is set for the group."""
+        """`own`: the settings of the group itself."""
         if not own:
             return self.defaults
         changes = own_values(own, _OF_GROUPS, self.bounds)
@@ -47,7 +47,7 @@ class ConsumerGroupConfig:
 def own_values(
     own: Mapping[str, str], fields: Mapping[str, str], bounds: Mapping[str, Bounds]
 ) -> dict[str, int]:
-    """What is set for a group, by the field of each setting."""
+    """A group's own settings, by the field of each."""
     changes = {}
     for setting, name in fields.items():
         if setting in own:

@@ -84,7 +84,7 @@ class ConsumerGroupRunner(GroupRunner[ConsumerGroup]):
         # The offset of the last image in which topics were new.
         self.topics_created_version = -1
 
-    # what is asked
+    # requests
     def heartbeat(
         self,
         group: ConsumerGroup,
@@ -165,7 +165,7 @@ class ConsumerGroupRunner(GroupRunner[ConsumerGroup]):
             ),
         )
 
-    # what a group's kind decides
+    # decisions of this kind of group
     def _session_ms(self, group: ConsumerGroup, member: ConsumerGroupMember) -> int:
         if member.classic is not None:
             return member.classic.session_timeout_ms

@@ -444,7 +444,7 @@ class GroupCoordinator:
         return shard.shares.describe(group)
 
     def share_states(self, group_id: str) -> ShareStates:
-        """Which partitions have a state; none for what is no share group. Raises BrokerError."""
+        """Which partitions have a state; none if it is no share group. Raises BrokerError."""
         shard = self.runtime.shard_of(group_id, empty_allowed=True, reads=True)
         entry = shard.groups.get(group_id)
         group = None if entry is None else entry.group
@@ -571,8 +571,8 @@ class GroupCoordinator:
             and shard.state is CoordinatorState.READABLE
             and any(entry.offsets.is_unstable(each[:2]) for each in partitions)
         ):
-            # What the leader before acknowledged may lie above this one's high watermark: an older
-            # value would be an acknowledged commit taken back. Kafka answers with it.
+            # Records that the leader before acknowledged may lie above this one's high watermark:
+            # an older value would be an acknowledged commit taken back. Kafka answers with it.
             raise BrokerError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return fetch_offsets(entry, partitions, require_stable)
 
@@ -592,7 +592,7 @@ class GroupCoordinator:
                 parts.append(sorted(found[-SORTED_PER_STEP:], reverse=True))
                 del found[-SORTED_PER_STEP:]
                 yield
-                # Unloaded meanwhile, and perhaps loaded again: what is left here is a part.
+                # Unloaded meanwhile, and perhaps loaded again: this shard has a part only.
                 if shard.state is CoordinatorState.CLOSED:
                     raise BrokerError(ErrorCode.NOT_COORDINATOR)
                 if shard.groups is not groups:
@@ -689,7 +689,7 @@ class GroupCoordinator:
     ) -> Deferred[ErrorCode]:
         """Its states go before it does: nothing would tell of them then."""
         deleting = shard.shares.delete_states(group)
-        # Nobody may come and have states made meanwhile. What was decided goes on.
+        # Nobody may come and have states made meanwhile. The decision goes on.
         entry.is_being_deleted = True
 
         def refused(failure: Failure) -> Failure:

@@ -1,4 +1,4 @@
-"""What a decision on a group of the newer protocols is: records, an answer, timers.
+"""A decision on a group of the newer protocols: records, an answer, timers.
 Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns `Decision`, `TimerChange`, `GroupTimer`, `is_assignment_due`.
@@ -26,7 +26,9 @@ from twisted_broker.coordinator.record_codec import StoredRecord
 
 
 class GroupTimer(Enum):
-    """What a member is given time for. JOIN and SYNC: one of the classic protocol, for that."""
+    """The steps for which a member has limited time. JOIN and SYNC: one of the classic protocol,
+    for that.
+    """
 
     SESSION = "session"
     REBALANCE = "rebalance"

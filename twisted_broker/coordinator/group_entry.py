@@ -1,4 +1,4 @@
-"""What a shard holds under a group id: the group and its offsets.
+"""A shard's entry for a group id: the group and its offsets.
 Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns `GroupEntry`.

@@ -1,9 +1,9 @@
-"""A group's committed offsets: what a reader sees, what is in flight, what has expired.
+"""A group's committed offsets: those a reader sees, those in flight, and those that expired.
 Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns `GroupOffsets` and the rule of expiry.
 
-1. `committed` holds only what is stored: a commit enters when its record is replicated, later
+1. `committed` holds stored offsets only: a commit enters when its record is replicated, later
    records over earlier ones.
 2. Between append and replication a partition counts as in flight; a reader that wants stable
    offsets is refused for now.
@@ -50,7 +50,9 @@ OFFSETS_PER_STEP = 500  # of what enters memory: about a millisecond
 def _forget(
     offsets: dict[TopicPartition, CommittedOffset], partition: TopicPartition, record_offset: int
 ) -> bool:
-    """A tombstone at `record_offset`: whether it removed what a transaction wrote before it."""
+    """A tombstone at `record_offset`: whether it removed a pending offset of a transaction before
+    it.
+    """
     found = offsets.get(partition)
     if found is None or found.record_offset > record_offset >= 0:
         return False
@@ -136,7 +138,7 @@ class GroupOffsets:
             self.committed = spread
 
     def remove(self, partition: TopicPartition, record_offset: int) -> bool:
-        """A tombstone at `record_offset`: removes what is older than it, in transactions too.
+        """A tombstone at `record_offset`: removes older offsets, those in transactions too.
         Returns whether a committed offset went.
         """
         if partition in self._in_flight:
@@ -163,7 +165,7 @@ class GroupOffsets:
         record_offset: int,
         producer_id: int = NO_PRODUCER_ID,
     ) -> None:
-        """Does what the stored record at `record_offset` says; None is a tombstone."""
+        """Applies the stored record at `record_offset`; None is a tombstone."""
         if committed is None:
             self.remove(partition, record_offset)
             return
@@ -299,8 +301,8 @@ class GroupOffsets:
             yield from self.committed.parts()
 
     def parts(self) -> Iterator[list[TopicPartition]]:
-        """What is committed, in lists of `MANY_OFFSETS` at most; partitions may come and go between
-        two of them.
+        """The committed offsets, in lists of `MANY_OFFSETS` at most; partitions may come and go
+        between two of them.
         """
         if isinstance(self.committed, dict):
             yield list(self.committed)
@@ -308,7 +310,7 @@ class GroupOffsets:
             yield from self.committed.parts()
 
     def items(self) -> Iterator[tuple[TopicPartition, CommittedOffset]]:
-        """What is committed, with its partition; they may come and go between two of them."""
+        """The committed offsets with their partitions, which may come and go between two steps."""
         for part in self.parts():
             for partition in part:
                 found = self.committed.get(partition)

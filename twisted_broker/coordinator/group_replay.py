@@ -54,7 +54,7 @@ class GroupReplay(Generic[G]):
             del self.groups[group.group_id]
 
     def finish(self) -> None:
-        """All is read: drops what is gone."""
+        """All is read: drops groups and members that are gone."""
         for group_id in self._deleted:
             group = self.groups.get(group_id)
             if group is not None and not group.holds_anything:

@@ -3,7 +3,7 @@ written, and only then in force. Ring 1.
 
 Owns `GroupRunner`, and `Job`, one thing asked of a group.
 
-1. What is asked of one group waits in line, first in, first out, while a decision is computed in
+1. Requests for one group wait in line, first in, first out, while a decision is computed in
    steps; other groups do not wait. A decision sees the state that the one before it left.
 2. The records of a decision are one batch. An append that is refused leaves the group as it was; a
    batch that is in the log is applied at once, whether or not its commit is answered in time.
@@ -77,8 +77,8 @@ class GroupKeeper(Protocol):
 
 @dataclass(slots=True)
 class Job:
-    """One thing asked of a group. `refused`: what follows when its records are not written;
-    `carried_out`: what follows when it is.
+    """One thing asked of a group. `refused`: called when its records are not written;
+    `carried_out`: called when they are.
     """
 
     decide: _Decide
@@ -108,14 +108,14 @@ class GroupRunner(Generic[G]):
         keeper: GroupKeeper,
     ) -> None:
         self._context, self._append, self._keeper = context, append, keeper
-        # Groups that are not begun, with what the first batch of each is to begin with.
+        # Groups that are not begun, with the records that the first batch of each begins with.
         self._leading: dict[G, Sequence[KeyValue]] = {}
         self._lines: dict[G, deque[Job]] = {}
         self._commits: Commits[G] = Commits()
         self._timers: dict[tuple[G, GroupTimer, str], SessionTimer] = {}
         self._is_closed = False
 
-    # what a group's kind decides
+    # decisions of a kind of group
     def _session_ms(self, group: G, member: Any) -> int:
         """A session of the member at this moment."""
         raise NotImplementedError
@@ -296,7 +296,7 @@ class GroupRunner(Generic[G]):
             running.cancel()
 
     def _expired(self, key: tuple[G, GroupTimer, str], change: TimerChange) -> None:
-        # Before anything else: what follows may set the same timer again.
+        # Before anything else: the next step may set the same timer again.
         del self._timers[key]
         group = key[0]
 

@@ -1,7 +1,7 @@
 """What groups of the newer protocols have in common. Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
-Owns `ModernGroup`. `apply` alone changes what is stored; it serves the live path and the replay of
-a log.
+Owns `ModernGroup`. `apply` alone changes the stored state; it serves the live path and the replay
+of a log.
 
 1. Epochs only rise while the group exists. A new one stands at epoch 1, without a record.
 2. Every change of the metadata that it subscribes to is compared once: a heartbeat that looks at
@@ -97,7 +97,7 @@ class ModernGroup:
         self._metadata_changes += 1
 
     def metadata_mark(self) -> int:
-        """What a decision that looks at the metadata takes before it begins."""
+        """The view of the metadata with which a decision begins."""
         return self._metadata_changes
 
     def metadata_compared(self, mark: int) -> None:

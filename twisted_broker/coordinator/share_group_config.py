@@ -25,7 +25,7 @@ class ShareGroupConfig:
     bounds: Mapping[str, Bounds] = field(default_factory=dict)
 
     def of_group(self, own: Mapping[str, str]) -> ShareGroupSettings:
-        """`own`: what is set for the group."""
+        """`own`: the settings of the group itself."""
         if not own:
             return self.defaults
         return replace(self.defaults, **own_values(own, _OF_GROUPS, self.bounds))

@@ -1,11 +1,11 @@
-"""The share groups of one shard at work, and what they ask the share coordinator. Ring 1.
+"""The share groups of one shard at work, and their requests to the share coordinator. Ring 1.
 
 Owns `ShareGroupRunner`, a `GroupRunner` (`group_runner.py`).
 
-1. The share coordinator is asked when what was decided is committed; its answers are decisions of
+1. The share coordinator is asked when the decision is committed; its answers are decisions of
    their own. A heartbeat does not wait for them, an administrator does.
 2. `ASKED_PER_STEP` share partitions are asked for in one turn.
-3. Without an answer nothing is known of a partition: what was begun is asked again, by a later
+3. Without an answer nothing is known of a partition: the request is sent again, by a later
    heartbeat or by the next administrator.
 4. Memory: an asking exists until the persister has answered for each of its partitions, which it
    does in bounded time.
@@ -179,7 +179,7 @@ class ShareGroupRunner(GroupRunner[ShareGroup]):
         self, group: ShareGroup, decide: Callable[[], ShareGroupDecision], asked: Deferred[Errors]
     ) -> None:
         refused: Deferred[Any] = Deferred()
-        # Answered by what follows the decision; only a refusal comes this way.
+        # The decision's own steps answer; only a refusal comes this way.
         refused.addErrback(asked.errback)
 
         def carried_out(decision: Decision) -> None:

@@ -1,4 +1,4 @@
-"""The metadata quorum (KRaft) as pure decisions: who leads, what is committed, who votes.
+"""The metadata quorum (KRaft) as pure decisions: leader, high watermark, voters.
 
 1. Inputs are plain calls with the time as an argument; each gives a list of consequences
    (`consequences.py`), in the order in which they take effect.

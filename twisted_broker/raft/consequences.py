@@ -1,4 +1,4 @@
-"""What follows from an input of the core, in order.
+"""The consequences of an input of the core, in order.
 
 1. Each write has a number, `seq`, which rises; `persisted(seq)` says that it and all before it are
    durable.
@@ -95,7 +95,7 @@ class Reply(NamedTuple):
 
 
 class HighWatermark(NamedTuple):
-    """What is below it is committed."""
+    """Records below it are committed."""
 
     offset: int
 
@@ -156,7 +156,7 @@ class Outbox:
         return found
 
     def take_appends(self) -> list[Append]:
-        """What was written; the rest stays."""
+        """Takes the appends; the rest stays."""
         found = [each for each in self._found if isinstance(each, Append)]
         if len(found) < len(self._found):
             self._found = [each for each in self._found if not isinstance(each, Append)]

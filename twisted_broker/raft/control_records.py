@@ -76,7 +76,7 @@ def _voter(node: VoterNode) -> messages.VotersRecordVoter:
 
 def control_records(batch: BatchView, listener: str) -> tuple[ControlRecord | None, ...]:
     """Those of a control batch, None in the place of one of another kind. `listener`: the
-    controllers' own. WireError, CorruptRecordError for what is not understood.
+    controllers' own. WireError, CorruptRecordError for an unknown form.
     """
     return tuple(
         _decoded(control_record_type(record.key), bytes(record.value or b""), listener)

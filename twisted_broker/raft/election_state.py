@@ -1,4 +1,4 @@
-"""What a node knows of the newest epoch: its leader, and whom it voted for. The content of
+"""A node's knowledge of the newest epoch: its leader, and the node's own vote. The content of
 `quorum-state`.
 
 1. A vote stays with its epoch: a node that forgot it could vote a second time.

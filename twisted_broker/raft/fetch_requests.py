@@ -1,7 +1,7 @@
 """What others fetch from the leader: the log, and snapshots.
 
-1. All replicas are served up to the log's end; whoever applies, applies below the high watermark
-   only. The only voter serves what is committed: nobody else need have it first.
+1. All replicas are served up to the log's end; a node applies records below the high watermark
+   only. The only voter serves committed records: nobody else need have them first.
 2. A fetch acknowledges the offset that it names, and says that the replica lives.
 3. A fetch without news is parked until there is some, its time is up, or this node leads no more.
 

@@ -201,7 +201,7 @@ class Follower:
     # membership
 
     def _due_update(self, state: FollowerState, now_ms: float) -> Request | None:
-        """What a voter tells a new leader of itself, or an observer that wants to vote."""
+        """The voter's own facts, for a new leader; or those of an observer that wants to vote."""
         if now_ms < state.update_deadline_ms:
             return None
         request = self._update(state)

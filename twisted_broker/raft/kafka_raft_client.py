@@ -1,12 +1,12 @@
 """The core of the metadata quorum: inputs in, consequences out.
 
-1. After each input what is due is done (`_poll`): transitions, requests, timers; `wake_at_ms` says
-   when to call `tick` next.
+1. After each input the steps that are due are done (`_poll`): transitions, requests, timers;
+   `wake_at_ms` says when to call `tick` next.
 2. An answer is understood in one order: the whole answer's error, the epoch and the leader that it
-   names, then what was asked (QU 2.31).
+   names, then the request (QU 2.31).
 3. When this node ceases to lead, or its state changes, all that waited is refused and requests
    under way are forgotten.
-4. A contradiction (two leaders of an epoch, a log that differs below what is committed) stops the
+4. A contradiction (two leaders of an epoch, a log that differs below the high watermark) stops the
    node.
 
 Source: Kafka's `KafkaRaftClient`; QU 0.3, 0.4, 2.31 to 2.36. Driven by
@@ -56,7 +56,7 @@ _STEPS = 20
 
 
 class KafkaRaftClient:
-    """`node` has what is known, to read; `stored`: of quorum-state."""
+    """`node` has the state, to read; `stored`: of quorum-state."""
 
     def __init__(self, node: RaftNode, stored: ElectionState | None, now_ms: float) -> None:
         self.node = node
@@ -262,7 +262,7 @@ class KafkaRaftClient:
             return False
         return knew == quorum.leader_id or answer.error is ErrorCode.NONE
 
-    # what is due
+    # due steps
 
     def _changed(self) -> None:
         """After a change of state nothing of the old one goes on."""

@@ -1,7 +1,8 @@
-"""What the leader of an epoch knows of the others: their ends, and when it heard them.
+"""The leader's knowledge of the other nodes: their ends, and when it heard them.
 
-1. The high watermark is what a majority of the voters in force has, and it moves only past the
-   first record of this epoch: an entry of an earlier one is never committed by counting it alone.
+1. The high watermark is the end that a majority of the voters in force has, and it moves only past
+   the first record of this epoch: an entry of an earlier one is never committed by counting it
+   alone.
 2. It never falls. Of the leader itself the durable end counts, and only while it is a voter.
 3. Without word of a majority for a time and a half of the fetch timeout it must resign.
 
@@ -69,7 +70,7 @@ class LeaderState:
         return False
 
     def set_voters(self, voters: VoterSet) -> None:
-        """Those in force from now on. Who comes in keeps what was known of it."""
+        """Those in force from now on. A newcomer keeps its known end."""
         if self._is_alone:
             self._check_ms = NEVER  # it heard nobody, and need not have
         old, self.voters = self._replicas, voters

@@ -1,4 +1,4 @@
-"""Where the metadata log begins and ends, its epochs and snapshots: what is decided on, without
+"""Where the metadata log begins and ends, its epochs and snapshots: the basis of decisions, without
 its bytes.
 
 1. It changes with the decision; the disk follows (`Append`, `Truncate`, `TruncateToSnapshot`).
@@ -135,7 +135,7 @@ class LogView:
         return NOTHING
 
     def validate(self, offset: int, epoch: int) -> Valid | Diverging | SnapshotInstead:
-        """What a reader gets whose log ends at (offset, epoch)."""
+        """The answer to a reader whose log ends at (offset, epoch)."""
         latest = self.snapshots[-1] if self.snapshots else None
         if latest is not None:
             earliest = self.snapshots[0]

@@ -1,8 +1,8 @@
-"""What the parts of the core share: the state, the log, the requests under way, the outbox.
+"""The parts of the core share this: the state, the log, the requests under way, the outbox.
 
 1. Appending, truncating and moving the high watermark happen here and nowhere else, so that
    voters, log and disk change together.
-2. What is below the high watermark is never truncated: that stops the node.
+2. Nothing below the high watermark is truncated: a leader that asks for it stops the node.
 
 Source: Kafka's `KafkaRaftClient` (parts); QU 3.4, 3.5, 3.13. Not here: when
 (`elections.py`, `follower.py`, `fetch_requests.py`, `voter_changes.py`).
@@ -86,7 +86,7 @@ class RaftNode:
             return
         floor = max(self.committed_end, self.quorum.high_watermark or 0)
         if offset < floor:
-            self.stop(f"the leader's log differs below what is committed: {offset} < {floor}")
+            self.stop(f"the leader's log differs below the high watermark: {offset} < {floor}")
             return
         self.out.say(f"truncated the metadata log from {self.log.end_offset} to {offset}")
         self.log.truncate(offset)
@@ -128,7 +128,7 @@ class RaftNode:
             self._set_high_watermark(state.high_watermark)
 
     def follower_high_watermark(self, offset: int) -> None:
-        """What the leader says, as far as it is here."""
+        """The leader's high watermark, as far as this log goes."""
         self._set_high_watermark(min(offset, self.log.end_offset))
 
     def _set_high_watermark(self, offset: int) -> None:

@@ -1,7 +1,7 @@
-"""What a node is in the quorum at one time: unattached, prospective, candidate, follower or
+"""A node's state in the quorum: unattached, prospective, candidate, follower or
 resigned; and the votes that a nominee counts.
 
-1. A voter counts once in an election, whatever it says later.
+1. A voter counts once in an election: a later answer changes nothing.
 2. An observer's timers never end.
 
 Source: Kafka's `UnattachedState`, `ProspectiveState`, `CandidateState`, `FollowerState`,
@@ -109,7 +109,7 @@ class CandidateState:
 
 
 class SnapshotDownload:
-    """What a follower has of a snapshot; `is_whole`: it is being read."""
+    """A follower's part of a snapshot; `is_whole`: it is being read."""
 
     def __init__(self, snapshot: OffsetAndEpoch) -> None:
         self.id = snapshot

@@ -5,7 +5,7 @@ voters, as the leader makes them.
    last Voters record is below it.
 2. A change counts from its append on, also for its own commit; the answer waits for that commit.
 3. Who is added is caught up, and serves the kraft.version.
-4. What was appended stays, whatever its answer was.
+4. An appended record stays, also where its answer was an error.
 
 Source: Kafka's `AddVoterHandler`, `RemoveVoterHandler`, `UpdateVoterHandler`,
 `KRaftVersionUpgrade`; QU 2.24 to 2.29, 4.4, 9.13, 9.14.
@@ -102,7 +102,7 @@ class VoterChanges:
         return self._pending
 
     def versions_answered(self, answer: Answer | None, now_ms: float) -> None:
-        """What the voter to be serves; None: it could not be reached."""
+        """The versions of the voter to be; None: it could not be reached."""
         node, state, pending = self._node, self._quorum.state, self._pending
         if pending is None or pending.adding is None or not isinstance(state, LeaderState):
             return

@@ -99,7 +99,7 @@ class VoterHistory:
         return 0 if last is None else last[1]
 
     def records_at(self, offset: int) -> tuple[ControlRecord, ...]:
-        """What a snapshot up to `offset` says: nothing where kraft.version is 0."""
+        """Level and voters for a snapshot up to `offset`: none where kraft.version is 0."""
         level, voters = self.kraft_version_at(offset), self._voters.at(offset)
         if not level or voters is None:
             return ()

@@ -1,1 +1,1 @@
-"""The data path of share groups (KIP-932): what a share partition's leader does."""
+"""The data path of share groups (KIP-932), at the leader of a share partition."""

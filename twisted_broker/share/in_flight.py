@@ -1,7 +1,7 @@
-"""What is known of the records between a share partition's start and end offset.
+"""The states of the records between a share partition's start and end offset.
 Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
-Owns `Run` (neighbours of one state), `InFlightBatch` (what was acquired at once, as runs) and
+Owns `Run` (neighbours of one state), `InFlightBatch` (records acquired at once, as runs) and
 `InFlight`, the batches by their offsets.
 
 1. The runs of a batch cover it without holes or overlaps; batches do not overlap. Between batches

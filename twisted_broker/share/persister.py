@@ -151,7 +151,9 @@ class _Call:
 
 
 class _Broker:
-    """A broker that coordinates, what waits for it, and what is under way, by kind and group."""
+    """A coordinating broker, with the requests that wait for it or are under way, by kind and
+    group.
+    """
 
     __slots__ = ("busy", "connection", "endpoint", "waiting")
 

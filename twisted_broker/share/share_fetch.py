@@ -1,15 +1,16 @@
 """What one ShareFetch reads, while it waits and when it reads. Ring 1.
 
-Owns `ShareFetch` (what is asked), `HeldSharePartition` (a share partition as its leader keeps it),
-`DelayedShareFetch` (what the purgatory tries), `read_headers` and `cut_to`.
+Owns `ShareFetch` (the request), `HeldSharePartition` (a share partition as its leader keeps it),
+`DelayedShareFetch` (the purgatory's operation), `read_headers` and `cut_to`.
 
 1. A share partition is read by one fetch at a time. The one whose condition is met takes it
-   (`is_fetching`) in the same look: others that wait for it wait on. It is given back by whoever
-   reads, however that ends.
-2. It is complete when what it may acquire has `min_bytes`, when a share partition of it has an
-   error or is led no more, or when its time is up.
+   (`is_fetching`) in the same look: others that wait for it wait on. It is given back by the one
+   that reads, however that ends.
+2. It is complete when the records that it may acquire have `min_bytes`, when a share partition of
+   it has an error or is led no more, or when its time is up.
 3. Records leave as slices of files; of these only batch headers are read, and no more of them than
-   can matter. What is not in memory is loaded by the reader thread of the log directory first.
+   can matter. Bytes that are not in memory are loaded by the reader thread of the log directory
+   first.
 
 Source: GN 3.40-3.44; Apache Kafka 4.3.1 `DelayedShareFetch`, `ShareFetchUtils`. Not here: who may
 read, when a share partition is dropped (`share_partition_manager.py`).

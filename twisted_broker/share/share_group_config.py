@@ -51,7 +51,7 @@ class ShareGroupConfig:
     bounds: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     def of_group(self, own: Mapping[str, str]) -> ShareGroupSettings:
-        """`own`: what is set for the group."""
+        """`own`: the settings of the group itself."""
         if not own:
             return self.defaults
         limits = self.defaults.limits

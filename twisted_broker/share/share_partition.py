@@ -6,21 +6,22 @@ values that go in and out.
 
 1. An offset from the start offset (SPSO) to the end offset (SPEO) has one state of GN 3.50;
    behind it nothing was given to anybody, below it all is finished and nothing is kept.
-2. Two members never hold one offset under locks that have not ended. What is being persisted can
-   neither be acquired nor acknowledged.
+2. Two members never hold one offset under locks that have not ended. A record whose state is being
+   persisted can neither be acquired nor acknowledged.
 3. `acknowledge` and `release` check everything before they change anything. They take effect with
    `finish_write`; if the write failed its records go back to their holder, or, where the lock has
    ended meanwhile, are as if only that had happened.
-4. A lock's end takes effect at once, and is written by its caller, whatever becomes of that write.
-5. The start offset never goes back. It passes what is finished, and holes in which a read found no
+4. A lock's end takes effect at once, and is written by its caller, also where that write fails.
+5. The start offset never goes back. It passes finished records, and holes in which a read found no
    records.
 6. `complete_count` is the number of finished offsets from the start offset on, those of writes
    under way included.
 
 Bounds: once the window (SPEO - SPSO + 1) has `max_record_locks` offsets nothing new is acquired;
 so it holds at most one batch of the log more. A client that never acknowledges costs each record
-its deliveries, no memory. A restart, or another leader, begins from what the persister was told
-(`from_state`): records that were acquired are available, with the count that was last written.
+its deliveries, no memory. A restart, or another leader, begins from the state that the persister
+was told (`from_state`): records that were acquired are available, with the count that was last
+written.
 
 Source: GN 3.50-3.73; Apache Kafka 4.3.1 `SharePartition`. Unlike there: nothing needs to be undone
 (3); a hole behind which a read goes on does not stop the start offset; what a read archives is
@@ -76,7 +77,7 @@ class ShareLimits(NamedTuple):
 
 
 class LogBatch(NamedTuple):
-    """What a batch's header in the log says."""
+    """A batch's header in the log."""
 
     base_offset: int
     last_offset: int
@@ -103,7 +104,7 @@ class Acknowledgement(NamedTuple):
 
 
 class PendingWrite:
-    """Runs on their way to another state, and what the persister is to be told of them."""
+    """Runs on their way to another state, and the batches for the persister."""
 
     __slots__ = ("batches", "delivery_count_limit", "runs")
 
@@ -117,7 +118,7 @@ def _written(run: Run) -> StateBatch:
 
 
 class SharePartition:
-    """Begins empty at `start_offset`; `from_state` begins with what was persisted."""
+    """Begins empty at `start_offset`; `from_state` begins with a persisted state."""
 
     __slots__ = (
         "_gap_end",
@@ -211,9 +212,9 @@ class SharePartition:
         limits: ShareLimits,
         aborted: Sequence[tuple[int, int]] = (),
     ) -> list[AcquiredRecords]:
-        """Gives `member` what it may have of `log`, the batches that a read at `fetch_offset`
-        found (GN 3.52-3.57, 3.73). `aborted`: producer and first offset of the transactions
-        that it must not see.
+        """Gives `member` the records that it may have of `log`, the batches that a read at
+        `fetch_offset` found (GN 3.52-3.57, 3.73). `aborted`: producer and first offset of the
+        transactions that it must not see.
         """
         if max_records <= 0 or not log or log[-1].last_offset < self.start_offset:
             return []
@@ -286,7 +287,7 @@ class SharePartition:
         return taking.found
 
     def _take_free(self, taking: _Taking, batch: InFlightBatch, runs: list[Run]) -> None:
-        """What a batch that is known has to give, in order; joined where the counts are equal."""
+        """The available records of a known batch, in order; joined where the counts are equal."""
         limits = taking.limits
         limit, start = limits.delivery_count_limit, limits.throttled_from
         first_base, last, before = taking.log[0].base_offset, taking.last, taking.count
@@ -351,7 +352,7 @@ class SharePartition:
         self.end_offset = max(self.end_offset, stop)
 
     def _looked_at(self, offset: int) -> None:
-        """A read has shown what is there up to `offset`: there are no holes to be read below."""
+        """A read has reached `offset`: there are no holes to be read below."""
         if self._gap_start >= 0:
             if self._gap_is_open and offset + 1 <= self._gap_end:
                 self._gap_start = max(self._gap_start, offset + 1)
@@ -377,7 +378,7 @@ class SharePartition:
     def _without_aborted(
         self, taken: list[AcquiredRecords], taking: _Taking, aborted: list[LogBatch]
     ) -> list[AcquiredRecords]:
-        """Archives what was just acquired of aborted transactions; the rest is what remains."""
+        """Archives acquired records of aborted transactions; returns the rest."""
         left: list[AcquiredRecords] = []
         rows = iter(aborted)
         row = next(rows, None)
@@ -440,7 +441,7 @@ class SharePartition:
     def _acknowledged(
         self, member: str, each: Acknowledgement, limits: ShareLimits
     ) -> Iterator[tuple[InFlightBatch, int, int, int]]:
-        """What it acknowledges of each run: first and last offset, and what becomes of them."""
+        """The acknowledged part of each run: first and last offset, and the new state."""
         batches = self.in_flight.within(each.first_offset, each.last_offset)
         if self.in_flight.floor(max(each.first_offset, self.start_offset)) is None:
             raise BrokerError(
@@ -552,7 +553,7 @@ class SharePartition:
         return min(ends, default=None)
 
     def end_locks(self, now_ms: int, limits: ShareLimits) -> list[StateBatch]:
-        """Takes back what is held under locks that have ended; what is to be written of it."""
+        """Takes back records under locks that have ended; returns the states to write."""
         ended: list[StateBatch] = []
         for batch in self.in_flight:
             before = len(ended)
@@ -592,7 +593,7 @@ class SharePartition:
         self.complete_count += sign * run.size_from(self.start_offset)
 
     def _advance(self) -> None:
-        """Moves the start offset over what is finished, and forgets what lies below it."""
+        """Moves the start offset over finished records, and forgets those below it."""
         self._pass_finished()
         batches = self.in_flight.batches
         done = 0
@@ -630,7 +631,7 @@ class SharePartition:
 
 
 class _Taking:
-    """One acquisition: what it may take, and what it has."""
+    """One acquisition: its limits, and the records that it has."""
 
     __slots__ = (
         "batch_size",

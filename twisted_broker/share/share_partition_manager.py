@@ -12,7 +12,7 @@ the locks of each share partition, and its writes.
    being written. What waits for it is answered; the next fetch loads it anew.
 3. A lock's end is looked at after what had arrived was read. Ends within `LEAST_WAIT` of each other
    may be noticed together.
-4. A lost connection gives back at once what its sessions' members hold.
+4. A lost connection gives back at once the records that its sessions' members hold.
 5. A fetch that waits holds no share partition; one that reads gives it back however that ends.
 
 Bounds: share partitions are held only of groups with state, one each; sessions by their setting;
@@ -170,8 +170,8 @@ class SharePartitionManager:
 
     # sessions
     def end_session(self, key: SessionKey) -> list[tuple[SharePartitionId, Deferred[Any]]]:
-        """Releases what the member holds in the session's partitions; each Deferred fires with
-        the error, if there is one.
+        """Releases the records that the member holds in the session's partitions; each Deferred
+        fires with the error, if there is one.
         """
         session = self.sessions.remove(key)
         released: list[tuple[SharePartitionId, Deferred[Any]]] = []
@@ -267,7 +267,7 @@ class SharePartitionManager:
         )
         done.addErrback(
             lambda failure: _logger.failure(
-                "what follows a write of share partition {key} failed", failure, key=held.key
+                "the step after a write of share partition {key} failed", failure, key=held.key
             )
         )
 
@@ -391,7 +391,7 @@ class SharePartitionManager:
             await self._turns.next_turn()
 
     def _drop(self, held: HeldSharePartition, error: BrokerError) -> None:
-        """It is of no use any more: what waits for it is answered, what was not written is not."""
+        """Drops it and its unwritten states; requests that wait for it are answered."""
         if held.error is not None:
             return
         held.error = error

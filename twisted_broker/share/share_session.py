@@ -4,7 +4,7 @@ Ring 0 (pure: docs/ARCHITECTURE.md 3).
 Owns `ShareSession` and `ShareSessionCache`.
 
 1. ShareFetch and ShareAcknowledge share one epoch: 0 opens, -1 closes, each other request raises it
-   by one, whatever becomes of its partitions.
+   by one, also where its partitions fail.
 2. A session belongs to the connection that opened it, and ends with it. One that is opened anew
    leaves what the old one's member had acquired under its locks.
 3. There are at most `most` sessions, none is evicted for another. A restart knows none: clients

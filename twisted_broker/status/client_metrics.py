@@ -1,4 +1,4 @@
-"""The metrics that clients pushed, and what this broker did with them (KIP-714).
+"""The metrics that clients pushed, and this broker's counts of those pushes (KIP-714).
 Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 1. A client's metric is `client_` with its own name, dots as underscores; labels: the client's id,

@@ -178,7 +178,7 @@ def _raft(out: Exposition, state: str, *rows: tuple[str, str, float]) -> None:
 
 
 def raft_channel(out: Exposition, observer: Any) -> None:
-    """What a broker has sent to its controller, and got from it, to follow the metadata log."""
+    """Requests and answers by which a broker follows the metadata log of its controller."""
     for name, doc, number in zip(
         ("request-total", "response-total", "incoming-byte-total", "outgoing-byte-total"),
         ("requests sent.", "answers.", "bytes received.", "bytes sent."),

@@ -1,6 +1,6 @@
 """The cluster as the metadata has it, for the page: troubles, brokers, topics.
 
-Owns `ClusterState`, gathered from one image in pieces, and the words for what is wrong.
+Owns `ClusterState`, gathered from one image in pieces, and the words for its troubles.
 
 1. A pure function of an image and the settings. `gather` pauses after every piece of about a
    millisecond; what it holds is bounded by brokers, `MOST_TROUBLES` and the rows of one page.
@@ -38,7 +38,7 @@ MIN_ISR = "min.insync.replicas"
 
 
 class Trouble(NamedTuple):
-    """Something an operator should look at. `topic` and `partition`, or `broker`: what it is about,
+    """Something an operator should look at. `topic` and `partition`, or `broker`: its subject,
     None where that is something else. `stands_for`: how many it is.
     """
 
@@ -96,7 +96,7 @@ class ClusterState:
     lagging_count: int = 0
 
     def troubles(self, image: MetadataImage) -> Iterator[Trouble]:
-        """Causes before what follows from them, else the worst first."""
+        """Causes before their effects, else the worst first."""
         yield from self._of_brokers(image)
         yield from _with_rest(self.offline, self.counts.offline, "partitions without a leader")
         yield from _with_rest(
@@ -150,7 +150,7 @@ def _with_rest(
 
 
 def _minimum(stored: Mapping[str, str], otherwise: int) -> int:
-    """What is obeyed of the setting as it is stored."""
+    """The value in force of the setting as it is stored."""
     text = stored.get(MIN_ISR)
     obeyed = None if text is None else TOPIC_SETTINGS[MIN_ISR].nearest(text)
     return otherwise if obeyed is None else int(obeyed)

@@ -1,4 +1,4 @@
-"""What is served over HTTP: the pages `/`, `/topics/TOPIC` and `/explain/TOPIC/PARTITION` (JSON for
+"""The site over HTTP: the pages `/`, `/topics/TOPIC` and `/explain/TOPIC/PARTITION` (JSON for
 programs), `/explain/GROUP` (JSON), `/live/`, `/metrics`, `/healthz`, `/readyz`.
 
 Owns the resources, the site and its connections. Only reads; anything else is refused in one line.
@@ -7,7 +7,7 @@ Owns the resources, the site and its connections. Only reads; anything else is r
    sent when it is whole; `/metrics` is in `metrics_resource.py`. When its client goes, the rest is
    not made.
 2. A request whose Host is another's is 421: a page elsewhere on the web may have its own name lead
-   to 127.0.0.1 (DNS rebinding), and a browser would let it read what it gets. Addresses, names of
+   to 127.0.0.1 (DNS rebinding), and a browser would let it read the answer. Addresses, names of
    the loopback and the hosts of `listeners` and `advertised.listeners` are ours.
 3. Every answer, also a refusal, forbids the browser scripts, frames, guesses at what it is, and
    whatever is not from here (`html.py`); but `/live/` has a script, which only reads.
@@ -213,7 +213,7 @@ class StatusResource(Resource):
         why = "" if controller is None else controller.log.why_no_leader
         if why:
             found["no_active_controller"] = why
-        # Programs get JSON, and so does whoever wants it; a browser names what it shows.
+        # Programs get JSON, and so does a request for it; a browser asks for HTML.
         request.setHeader("vary", "accept")
         if b"text/html" in (request.getHeader(b"accept") or b"") and (request.args or {}).get(
             b"format"
@@ -251,7 +251,7 @@ class StatusChannel(HTTPChannel):
             self._deadline.cancel()
 
     def end(self) -> None:
-        """Whatever it is at; the transport bounds how long the peer may take to go."""
+        """In any state; the transport bounds how long the peer may take to go."""
         self._forget()
         channel: Any = self
         channel.stopProducing()

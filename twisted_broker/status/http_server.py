@@ -39,7 +39,7 @@ _logger = Logger(namespace="replog.status")
 
 
 def _load_steps() -> Iterator[None]:
-    """Loads what the site imports, the largest parts one by one."""
+    """Loads the site's imports, the largest parts one by one."""
     import prometheus_client  # noqa: F401
 
     yield

@@ -1,6 +1,6 @@
 """The page that follows a cluster, as it is served: one HTML file and one script.
 
-Owns `file_of`, and what a browser may do with it: run this script, and ask whom it is from.
+Owns `file_of`, and the rights of a browser with it: run this script, and ask whom it is from.
 
 Source: our own. Not here: what it shows (`live_state.py`).
 """

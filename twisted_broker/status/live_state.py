@@ -1,10 +1,10 @@
-"""What a cluster is now, and what of it changed since somebody looked, for the page that follows
+"""The state of a cluster, and its changes since somebody looked, for the page that follows
 it. Ring 0.
 
 Owns `LiveState`: a row for each partition with what each replica has, and the sections beside
 (brokers, groups, transactional ids, requests that wait).
 
-1. Each replica is as its own broker has it: what they do not agree on is seen.
+1. Each replica is as its own broker has it: brokers that disagree are seen.
 2. A look reads some numbers of each replica, and makes rows only of what changed. It pauses.
 3. Each content has the number of the look that found it, so `since` gives what somebody lacks who
    was there at that number. Who was at none of this process, or at a later one, gets all.
@@ -100,7 +100,7 @@ class LiveState:
         self.version = version
 
     def _registered(self, image: MetadataImage, version: int) -> Iterator[None]:
-        """Rows of what the metadata has."""
+        """Rows of the metadata."""
         names = [
             TopicPartition(topic.name, number)
             for topic in image.topics_by_name.values()
@@ -287,7 +287,9 @@ def _transactions(node: Any) -> Iterator[dict[str, Any]]:
 
 
 def _waiting(node: Any, wall_ms: int) -> Iterator[dict[str, Any]]:
-    """Requests, by what they wait at; reads of consumers and followers only by their number."""
+    """Requests, by the place where they wait; reads of consumers and followers only by their
+    number.
+    """
     manager = node.replica_manager
     if manager is None:
         return

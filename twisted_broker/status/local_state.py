@@ -3,7 +3,7 @@ it coordinates. Ring 0.
 
 Owns `Directory` and `GroupRow`, and how they are found.
 
-1. It only reads. What walks over all replicas, or over what a group committed, pauses.
+1. It only reads. A walk over all replicas, or over the offsets of a group, pauses.
 2. The lag of a group is up to the high watermark as this broker knows it, of the partitions that
    have a replica here; how many these are is said. It is never below 0. Of a share group it is
    what Kafka's tool counts, records behind the start offset that are not finished, where this
@@ -106,7 +106,7 @@ def troubles_of_controller(observer: Any) -> Iterator[Trouble]:
         host, port = observer.address
         yield Trouble(
             f"the controller at {host}:{port} is not reached: records are served, nothing can be "
-            f"changed; what this page says of the cluster is as of metadata offset "
+            f"changed; the cluster on this page is as of metadata offset "
             f"{observer.image.offset}"
         )
 

@@ -8,8 +8,8 @@ Owns the rules by which exporters of Kafka's MBeans name them.
    several names, each with the same values.
 2. Names are in lower case in all three. Labels keep their case in the first two and are in lower
    case in the third: where the names are the same, the series has both labels, and is one series.
-3. What is not Kafka's begins with `replog_` (ours), or has the name that its well-known exporter
-   gives it (kafka_exporter, Prometheus' own clients).
+3. A metric that is not Kafka's begins with `replog_` (ours), or has the name that its well-known
+   exporter gives it (kafka_exporter, Prometheus' own clients).
 
 Source: `examples/kafka-2_0_0.yml` and `kafka-kraft-3_0_0.yml` of prometheus/jmx_exporter,
 `examples/metrics/kafka-metrics.yaml` of strimzi/strimzi-kafka-operator,
@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 
 class Kind(Enum):
-    """What is read of an MBean, and so how it is named."""
+    """The attribute of an MBean, which gives the metric its name."""
 
     GAUGE = "gauge"
     METER = "meter"

@@ -1,10 +1,10 @@
 """Rates between two scrapes. Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
-Owns `Rates`: what was counted at the scrape before.
+Owns `Rates`: the counts at the scrape before.
 
 1. Two looks less than a second apart see the same: several who scrape do not make each other's
    rates of a few milliseconds.
-2. What is counted is named by the program; it is forgotten when it is not looked at any more.
+2. The program names the counts; one is forgotten when nobody looks at it any more.
 
 Source: our own; Kafka's meters and sensors average over time instead. Not here: totals, of which
 Prometheus makes rates itself.

@@ -11,8 +11,8 @@ Owns the order of a scrape: it reads the broker's counters, in pieces of about a
    512 of it. Of `throttletimems` the sum is of all requests, and the quantiles are 0: the wait
    comes after the answer. One thread serves all: the idle share of request handlers and of network
    threads is the reactor's, since the scrape before.
-4. What a label can be is bounded: APIs and errors by the program, topics, partitions and groups by
-   what exists, the names of client software by `MOST_SOFTWARE`, what clients push by
+4. The values of a label are bounded: APIs and errors by the program, topics, partitions and groups
+   by what exists, the names of client software by `MOST_SOFTWARE`, what clients push by
    `telemetry/instances.py`.
 
 Source: RL 1.13; Kafka's MBeans. Not here: partitions, groups, transactions, the cluster, the
@@ -82,7 +82,7 @@ _FETCH = "Fetch"
 
 
 class BrokerCollector:
-    """`process(out)` adds what the operating system says of the process."""
+    """`process(out)` adds the operating system's figures of the process."""
 
     def __init__(
         self, view: BrokerView, process: Callable[[Exposition], None] = lambda out: None

@@ -1,4 +1,4 @@
-"""The page at `/`: one node and its cluster, what is wrong first. Ring 1.
+"""The page at `/`: one node and its cluster, troubles first. Ring 1.
 
 Owns the order: health in one line and the troubles, figures, brokers, the controller, log
 directories, groups, topics.
@@ -73,7 +73,7 @@ _LONGEST_FILTER = 249
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the address of the page chooses."""
+    """The choices in the address of the page."""
 
     topic: str = ""
     group: str = ""
@@ -183,7 +183,7 @@ def _standing(voter: ReplicaState, log: Any, now: Any) -> tuple[str, str, str]:
 
 
 def name_of(view: BrokerView) -> str:
-    """What this node is."""
+    """The node by id and roles, for the heading."""
     node, is_controller = view.parts.node_id, view.parts.controller is not None
     if view.replicas is None:
         return f"Controller {node}" if is_controller else f"Node {node}, starting"
@@ -249,7 +249,7 @@ class _Page:
         return f"({sum(each.stands_for for each in troubles):,}) " if troubles else ""
 
     def health(self, troubles: list[Trouble]) -> Tag:
-        """The first line, and what is wrong."""
+        """The first line, and the troubles."""
         serious = sum(each.stands_for for each in troubles if each.is_serious)
         rest = sum(each.stands_for for each in troubles) - serious
         if not troubles:

@@ -4,8 +4,8 @@ Owns one walk over the partitions, `PARTITIONS_PER_PIECE` at a time: Kafka's `Pa
 `ReplicaManager` gauges, and what kafka_exporter says of topics.
 
 1. A partition is looked at once in a scrape: its own numbers agree with each other.
-2. `kafka_topic_partition_..` is of what this broker leads, `kafka_topic_partitions` of the topics
-   of which it leads the first partition: a sum over all brokers counts each once.
+2. `kafka_topic_partition_..` is of the partitions that this broker leads, `kafka_topic_partitions`
+   of the topics of which it leads the first partition: a sum over all brokers counts each once.
 3. A partition that is gone has no series; nothing is kept between two scrapes.
 
 Source: Kafka's `Partition`, `UnifiedLog`, `ReplicaManager` (MBeans); danielqsj/kafka_exporter.

@@ -187,7 +187,7 @@ def _metadata(metadata: dict[str, Any] | None) -> Any:
 
 
 def _replica(pauses: Pauses, found: dict[str, Any]) -> Iterator[Any]:
-    """What this broker knows of its own replica."""
+    """This broker's own replica."""
     if found["log_start"] >= 0:
         yield tags.section(
             tags.h2(f"The replica of broker {found['broker']}"),

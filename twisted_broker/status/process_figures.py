@@ -1,11 +1,11 @@
-"""What the operating system says of this process. Ring 2.
+"""The operating system's figures of this process. Ring 2.
 
 Owns prometheus-client's collector of the process, and the time of full garbage collections since
 the first scrape.
 
 1. Where the system does not say something (no /proc), the series is not there.
-2. Dashboards for Kafka show memory, collections and threads of a JVM. Their panels get what is
-   nearest here, under the names they look for; the help text says what it is.
+2. Dashboards for Kafka show memory, collections and threads of a JVM. Their panels get the
+   nearest figures here, under the names they look for; the help text names the real ones.
 
 Source: Prometheus' client libraries (`process_..`), `jvm_..` of the Java one; Kafka's
 `LinuxIoMetricsCollector`. Not here: the reactor's turns (`metrics.py`).

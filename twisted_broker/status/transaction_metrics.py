@@ -1,5 +1,5 @@
-"""Metrics of transactions: what this broker's coordinator loads and sends, and what its partitions
-ask coordinators. Ring 0 (pure: docs/ARCHITECTURE.md 3).
+"""Metrics of transactions: the loads and markers of this broker's coordinator, and what its
+partitions ask coordinators. Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns Kafka's MBeans `TransactionMarkerChannelManager`, `transaction-coordinator-metrics` and
 `AddPartitionsToTxnManager`.
@@ -49,7 +49,7 @@ def coordinator(out: Exposition, transactions: Any, now_ms: float) -> None:
 
 
 def verification(out: Exposition, manager: Any) -> None:
-    """Of what is asked of coordinators before an append."""
+    """Of the questions to coordinators before an append."""
     # A meter whose name has no `PerSec`: all exporters give its count this name.
     out.add(
         "kafka_server_addpartitionstotxnmanager_verificationfailurerate_count",

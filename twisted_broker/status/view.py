@@ -106,7 +106,7 @@ class NodeParts(Protocol):
 
 
 class BrokerView:
-    """`parts()`: the node's, as of now; `bound_routes()`: what its listeners serve, for the counts
+    """`parts()`: the node's, as of now; `bound_routes()`: the APIs of its listeners, for the counts
     of requests.
     """
 

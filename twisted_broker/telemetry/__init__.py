@@ -1,1 +1,1 @@
-"""Client telemetry (KIP-714): which metrics clients push, and what they pushed."""
+"""Client telemetry (KIP-714): which metrics clients push, and the numbers that they pushed."""

@@ -1,7 +1,7 @@
 """The clients that push metrics to this broker, and the values they pushed.
 Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
-Owns `ClientInstances`: who may ask and push when, and what is kept.
+Owns `ClientInstances`: who may ask and push when, and the series kept.
 
 1. A client may ask for its subscription once in an interval, and push once in one; one push right
    after it asked is allowed, and so is the last one before it goes. It may ask again at once after
@@ -10,7 +10,7 @@ Owns `ClientInstances`: who may ask and push when, and what is kept.
    was met on, for the least recently used one beyond `MOST_INSTANCES`, and where the subscriptions
    changed: the next request makes it anew, as of a client that was not met before. Its values go
    with it; a restart knows none.
-3. Memory is bounded whatever is pushed: `MOST_SERIES` of an instance, `MOST_SERIES_IN_ALL` and
+3. Memory is bounded for any payload: `MOST_SERIES` of an instance, `MOST_SERIES_IN_ALL` and
    `MOST_CHARACTERS` of all. What finds no room is counted. Names and labels are made of the
    characters that Prometheus allows, and are cut at `LONGEST`.
 4. The total of a delta is kept: a sum that is no number is not added, nor is what would make a
@@ -38,7 +38,9 @@ MOST_INSTANCES = 16_384
 MOST_SERIES, MOST_SERIES_IN_ALL, MOST_CHARACTERS = 1_000, 50_000, 8_000_000
 LEAST_EXPIRY_MS = 60_000
 MOST_BYTES = 4 * 1024 * 1024
-"""What a payload may be inflated to, whatever `telemetry.max.bytes` says: the reactor waits."""
+"""The most bytes of an inflated payload, also where `telemetry.max.bytes` is more: the reactor
+waits.
+"""
 _SWEEP_MS = 10_000
 # The zero id, and that of the metadata topic.
 _RESERVED = (bytes(16), bytes(15) + b"\x01")
@@ -143,7 +145,7 @@ class ClientInstances:
     # instances
 
     def find(self, instance_id: bytes, version: int, now_ms: float) -> ClientInstance | None:
-        """The instance, if what it knows is of the subscriptions of `version`; used now."""
+        """The instance, if it knows the subscriptions of `version`; used now."""
         self.expire(now_ms)
         found = self._instances.pop(instance_id, None)
         if found is None:
@@ -204,7 +206,7 @@ class ClientInstances:
         most_bytes: int,
         now_ms: float,
     ) -> None:
-        """Raises what is against a push, in Kafka's order."""
+        """Raises the first reason against a push, in Kafka's order."""
         was_terminating, instance.terminating = instance.terminating, terminating
         code = ErrorCode.NONE
         if was_terminating:
@@ -224,7 +226,7 @@ class ClientInstances:
             raise BrokerError(code)
 
     def fail(self, instance: ClientInstance, code: ErrorCode) -> BrokerError:
-        """What was pushed cannot be read."""
+        """The payload cannot be read."""
         self.failed += 1
         instance.last_error = code
         return BrokerError(code)
@@ -232,7 +234,7 @@ class ClientInstances:
     # values
 
     def take(self, instance_id: bytes, instance: ClientInstance, points: Iterable[Point]) -> None:
-        """Keeps what was pushed, unless the instance is gone meanwhile."""
+        """Keeps the pushed series, unless the instance is gone meanwhile."""
         if self._instances.get(instance_id) is not instance:
             return
         for point in points:

@@ -5,9 +5,9 @@ Owns `points`, a walk over the few fields that are shown.
 
 1. Pauses after every `PER_STEP` fields; ends after `MOST_FIELDS` fields or `MOST_POINTS` points,
    and says that something was left out.
-2. What is not a protobuf message is a ValueError: a varint without an end, a length beyond the
+2. Bytes that are no protobuf message are a ValueError: a varint without an end, a length beyond the
    message around it, a wire type that protobuf does not have (groups are gone from it).
-   What has another shape than expected is passed over, as protobuf does with unknown fields.
+   A field of another shape than expected is passed over, as protobuf does with unknown fields.
 3. The nesting is that of the walk, which calls no function of its own again; names and label texts
    are cut at `LONGEST`.
 
@@ -62,7 +62,7 @@ class Points(NamedTuple):
 
 
 class _TooManyError(Exception):
-    """The walk ends here, with what it has."""
+    """The walk ends here, with the series so far."""
 
 
 class _Walk:

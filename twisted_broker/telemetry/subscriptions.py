@@ -2,13 +2,13 @@
 
 Owns `Subscriptions`: the client-metrics resources of one state of the metadata.
 
-1. A client pushes the union of what the subscriptions that match it ask for, at the smallest of
+1. A client pushes the union of the metrics of all subscriptions that match it, at the smallest of
    their intervals, which `DEFAULT_INTERVAL_MS` bounds as in Kafka. `*` stands for all.
 2. A subscription matches where each of its patterns matches the whole of its property. One whose
    pattern is beyond the bounds of `linear_pattern.py` matches nobody.
 3. The subscription id depends on the metrics, the interval and the client's id alone: every broker
    finds the same one, and so does this one after a restart.
-4. Patterns are compiled and matched in steps. What was found for a set of subscriptions is shared
+4. Patterns are compiled and matched in steps. The result for a set of subscriptions is shared
    by all clients that they match (`MOST_SHARED`).
 
 Source: GN 5.1, 5.3, 5.4; Apache Kafka 4.3.1 `ClientMetricsManager.createClientInstance`. Not here:
@@ -87,7 +87,7 @@ class Subscriptions:
         return len(self._all)
 
     def requested(self, properties: Mapping[str, str]) -> Generator[None, None, Requested]:
-        """What a client of these properties is asked for; pauses."""
+        """The metrics that a client of these properties is asked for; pauses."""
         found = []
         for number, each in enumerate(self._all):
             if (yield from each.matches(properties)):

@@ -1,1 +1,1 @@
-"""Consumer groups of KIP-848: what they are, and what a heartbeat decides."""
+"""Consumer groups of KIP-848: their state, and the decision on a heartbeat."""

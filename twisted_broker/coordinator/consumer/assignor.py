@@ -20,7 +20,7 @@ PARTITIONS_PER_STEP = 1_000
 
 @dataclass(frozen=True, slots=True)
 class AssignorMember:
-    """`topics` are the ids of what it subscribes to and what exists, `target` what it has now."""
+    """`topics`: ids of the existing topics to which it subscribes. `target`: its present target."""
 
     member_id: str
     instance_id: str | None

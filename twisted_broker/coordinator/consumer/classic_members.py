@@ -3,10 +3,11 @@ Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns `classic_join`, `classic_sync`, `classic_heartbeat`: JoinGroup, SyncGroup and Heartbeat.
 
-1. Such a member is a member as any other: a JoinGroup is its full heartbeat, and says what it owns.
-   Its generation is its member epoch, and no member leads.
+1. Such a member is a member as any other: a JoinGroup is its full heartbeat, and names its
+   partitions. Its generation is its member epoch, and no member leads.
 2. It is told to join again when its target is ahead of it, when it has to give something up, and
-   when what it waits for is free. It has its rebalance timeout to join, and as much again to sync.
+   when the partitions that it waits for are free. It has its rebalance timeout to join, and as much
+   again to sync.
 3. The static member that replaces the last one of the consumer protocol makes the group classic.
 
 Source: Apache Kafka 4.3.1 `GroupMetadataManager.classicGroupJoinToConsumerGroup`,

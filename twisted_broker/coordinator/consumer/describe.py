@@ -2,7 +2,7 @@
 
 Owns `describe`, `described_topics`.
 
-1. A member's assignment is what it was given and what it was told to give up and still has.
+1. A member's assignment: the partitions given to it, and those that it is to give up and still has.
 2. Topics that are gone are left out.
 
 Source: Apache Kafka 4.3.1 `ConsumerGroup.asDescribedGroup`. Not here: who may see which topic, and

@@ -61,12 +61,12 @@ def read_subscription(metadata: bytes) -> ConsumerProtocolSubscription:
 
 
 def owned_partitions(subscription: ConsumerProtocolSubscription, image: MetadataImage) -> Target:
-    """What the member says it has."""
+    """The partitions that the member says it has."""
     return _partitions(subscription.owned_partitions, image)
 
 
 def read_assignment(data: bytes, image: MetadataImage) -> Target:
-    """What a member was given. Raises MalformedSubscription."""
+    """The partitions that a member was given. Raises MalformedSubscription."""
     if not data:
         return NOTHING
     version = version_of(data)
@@ -82,7 +82,7 @@ def read_assignment(data: bytes, image: MetadataImage) -> Target:
 def write_assignment(
     partitions: Iterable[TopicIdPartition], image: MetadataImage, version: int
 ) -> bytes:
-    """What a member is given."""
+    """An assignment, as the member gets it."""
     topics = [
         ConsumerProtocolAssignmentTopicPartition(
             topic=image.topics_by_id[topic_id].name, partitions=numbers

@@ -1,4 +1,4 @@
-"""What a heartbeat decides: `heartbeat(group, request, environment)`.
+"""The decision on a heartbeat: `heartbeat(group, request, environment)`.
 Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns the steps of a heartbeat that is no leave, in order: the member, its pattern, the group epoch,
@@ -58,7 +58,7 @@ def heartbeat(
 
 
 class MemberChange:
-    """What a member says of itself, and what follows; `_member` becomes what that makes of it.
+    """A member's heartbeat; `_member` becomes the member as it is afterwards.
     `classic`: it is of the classic protocol.
     """
 
@@ -112,7 +112,7 @@ class MemberChange:
         )
 
     def _update(self) -> None:
-        """The member as the request says; what it leaves out stays."""
+        """The member with the request's fields; those that it leaves out stay."""
         request, member = self._request, self._found
         timeout_ms = request.rebalance_timeout_ms
         self._member = replace(

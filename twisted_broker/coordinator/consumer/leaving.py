@@ -1,8 +1,8 @@
-"""What a member's leaving decides, or its removal. Ring 0 (pure: docs/ARCHITECTURE.md 3).
+"""The decision on a member that leaves or is removed. Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns `leave`, `leave_several`, `remove_members`.
 
-1. Removal frees what the member owned; the others get it by the next heartbeat that computes a
+1. Removal frees the member's partitions; the others get them by the next heartbeat that computes a
    target.
 2. A static member that leaves for a while (epoch -2) keeps its partitions and its target until its
    session ends, which runs on.
@@ -68,8 +68,8 @@ def _leave_for_a_while(group: ConsumerGroup, member: ConsumerGroupMember) -> Dec
 def leave_several(
     group: ConsumerGroup, leavers: Sequence[tuple[str, str | None]], environment: Environment
 ) -> Generator[None, None, Decision]:
-    """The decision on a LeaveGroup, (member id, instance id) each: an empty member id means whoever
-    holds the instance. Its answer has an error for each.
+    """The decision on a LeaveGroup, (member id, instance id) each: an empty member id means the
+    member that holds the instance. Its answer has an error for each.
     """
     answers = []
     gone: dict[str, None] = {}
@@ -112,7 +112,7 @@ def remove_members(
 
 
 def _ended(group: ConsumerGroup, successor: ClassicGroup) -> Decision:
-    """The members that stay go on in the classic group, and get what the others had."""
+    """The members that stay go on in the classic group, and get the others' partitions."""
     decision = Decision(list(group.tombstones()), successor=successor, must_rebalance=True)
     for member_id in group.members:
         decision.end_timers(member_id)

@@ -2,7 +2,7 @@
 
 Owns `ConsumerGroupMember`, its states, and what records of types 5 and 8 say of it.
 
-1. A member is a value: whoever changes it makes another one.
+1. A member is a value: a change makes another one.
 2. A partition is assigned, or pending revocation: told to be given up, and not yet known to be
    without this owner. Both map it to the target epoch at which the member first got it.
 
@@ -87,7 +87,7 @@ class ConsumerGroupMember:
         )
 
     def metadata_record(self, group_id: str) -> StoredRecord:
-        """Type 5: what the member said of itself."""
+        """Type 5: the member's own words: subscription, host, timeout."""
         key = ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=self.member_id)
         return key, ConsumerGroupMemberMetadataValue(
             instance_id=self.instance_id,
@@ -117,7 +117,7 @@ class ConsumerGroupMember:
         )
 
     def assignment_record(self, group_id: str) -> StoredRecord:
-        """Type 8: what the member was told."""
+        """Type 8: the assignment that the member was told."""
         key = ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=self.member_id)
         return key, ConsumerGroupCurrentMemberAssignmentValue(
             member_epoch=self.epoch,

@@ -190,7 +190,7 @@ def downgrade(
     epoch: int | None = None,
 ) -> Generator[None, None, ClassicGroup | None]:
     """The classic group that `group` becomes without the members `leaving`, Stable, in steps; None:
-    it stays what it is. `joining` takes the target of the one that leaves; `epoch`: if it is
+    it stays as it is. `joining` takes the target of the one that leaves; `epoch`: if it is
     another one than the group's by now.
     """
     settings = environment.settings

@@ -104,7 +104,7 @@ def resolve_patterns(
         try:
             compiled = LinearPattern(pattern)
         except ValueError:
-            continue  # of a log that Kafka wrote: its syntax is richer; what it resolved stays
+            continue  # Kafka wrote it: its syntax is richer; the topics that it found stay
         topics = []
         for name in image.topics_by_name:
             if (yield from compiled.steps(name)) and may_describe(name):
@@ -120,7 +120,7 @@ def resolve_patterns(
 def patterns_resolved(
     group: ConsumerGroup, resolved: Mapping[str, ResolvedPattern], environment: Environment
 ) -> Generator[None, None, Decision]:
-    """What follows from a refresh, in steps."""
+    """The records and the members' changes after a refresh, in steps."""
     if not group.members:
         return Decision()
     decision = Decision(metadata_mark=group.metadata_mark())

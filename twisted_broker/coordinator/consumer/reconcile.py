@@ -1,11 +1,11 @@
-"""One step of a member from what it was told towards its target.
+"""One step of a member from the assignment it was told towards its target.
 Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns `reconcile`.
 
 1. A member reaches no epoch before it gave up what that epoch's target takes from it, and nobody
    gets a partition before its owner said that it is without it, left, or was fenced.
-2. To say nothing of what is owned (None) is no news: it never counts as given up.
+2. A heartbeat that names no owned partitions (None) gives none of them up.
 3. Whenever a step is made, the previous epoch is the one before it, which may be the same.
 
 Source: Apache Kafka 4.3.1 `CurrentAssignmentBuilder`.
@@ -69,7 +69,7 @@ def _next(
     if to_revoke and _owns_any(owned, to_revoke):
         return member.moved_to(member.epoch, UNREVOKED, assigned, to_revoke)
     missing = [each for each in target if each not in member.assigned]
-    # What this member itself was to give up comes back without having been free.
+    # A partition that this member itself was to give up comes back without having been free.
     to_assign = [each for each in missing if each in member.pending or not has_owner(each)]
     assigned.update(dict.fromkeys(to_assign, target_epoch))
     state = UNRELEASED if len(to_assign) < len(missing) else STABLE

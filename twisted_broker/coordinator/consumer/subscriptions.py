@@ -1,4 +1,4 @@
-"""What the members of a group subscribe to, counted. Ring 0 (pure: docs/ARCHITECTURE.md 3).
+"""The subscriptions of a group's members, counted. Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns `Subscriptions`.
 

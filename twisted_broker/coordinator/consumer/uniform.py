@@ -3,9 +3,9 @@ Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns `assign_uniformly`.
 
-1. All subscribe alike: every member ends with the same count or one more, and only what is above
+1. All subscribe alike: every member ends with the same count or one more, and only partitions above
    that moves.
-2. Not alike: what is free goes to the subscriber with the fewest, then the most loaded give to the
+2. Not alike: free partitions go to the subscriber with the fewest, then the most loaded give to the
    least loaded of each topic, in `MOST_ROUNDS` rounds at most.
 3. Members count in the order of their ids, where Kafka's is that of a hash map: so equal groups
    get equal targets.
@@ -77,7 +77,7 @@ def _assign_alike(spec: GroupSpec) -> Generator[None, None, dict[str, _Partition
 
 
 def _old(spec: GroupSpec, member: AssignorMember, taken: set[TopicIdPartition]) -> _Partitions:
-    """What the member has and may keep, which goes into `taken`."""
+    """The partitions that the member keeps; they go into `taken`."""
     old = sorted(
         each
         for each in member.target

@@ -1,1 +1,1 @@
-"""Share groups of KIP-932: what they are, and what is decided about them."""
+"""Share groups of KIP-932: their state, and the decisions on their requests."""

@@ -1,4 +1,4 @@
-"""What a decision on a share group is made with, and what comes out of it.
+"""The input of a decision on a share group, and its result.
 Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns `ShareEnvironment`, `ShareGroupDecision`, `ShareGroupSettings`.

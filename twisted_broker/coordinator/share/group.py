@@ -1,4 +1,4 @@
-"""A share group: what its records say, and what follows from it.
+"""A share group: the state that its records give, and what is derived from that.
 Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns `ShareGroup`, a `ModernGroup`.

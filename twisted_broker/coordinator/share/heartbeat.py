@@ -1,4 +1,4 @@
-"""What a heartbeat of a share group decides, and a member's leaving.
+"""The decision on a heartbeat of a share group, and on a member that leaves.
 Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns `heartbeat`, `leave`, `remove_members`.
@@ -98,7 +98,7 @@ class _Heartbeat:
         return self._decision
 
     def _update(self) -> None:
-        """The member as the request says; what it leaves out stays."""
+        """The member with the request's fields; those that it leaves out stay."""
         request, member = self._request, self._found
         self._member = replace(
             member,

@@ -2,7 +2,7 @@
 
 Owns `ShareGroupMember`, and what records of types 10 and 14 say of it.
 
-1. A member is a value: whoever changes it makes another one.
+1. A member is a value: a change makes another one.
 2. It is given its target at once: nobody must give up a partition before another reads it, too.
 
 Source: Apache Kafka 4.3.1 `ShareGroupMember`, `ModernGroupMember`.
@@ -42,7 +42,7 @@ class ShareGroupMember:
     is_revoking = False
 
     def metadata_record(self, group_id: str) -> StoredRecord:
-        """Type 10: what the member said of itself."""
+        """Type 10: the member's own words: subscription and host."""
         key = ShareGroupMemberMetadataKey(group_id=group_id, member_id=self.member_id)
         return key, ShareGroupMemberMetadataValue(
             rack_id=self.rack_id,
@@ -62,7 +62,7 @@ class ShareGroupMember:
         )
 
     def assignment_record(self, group_id: str) -> StoredRecord:
-        """Type 14: what the member was told."""
+        """Type 14: the assignment that the member was told."""
         key = ShareGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=self.member_id)
         return key, ShareGroupCurrentMemberAssignmentValue(
             member_epoch=self.epoch,

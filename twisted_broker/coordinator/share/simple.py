@@ -4,7 +4,7 @@ Owns `assign_simply`.
 
 1. Each partition is shared by as many members, rounded up, as make the load even: with fewer
    partitions than members all are read by several.
-2. What a member keeps is not moved. It keeps no more than its even part.
+2. A partition that its member keeps is not moved. A member keeps no more than its even part.
 3. Members that do not all subscribe alike are looked at topic by topic.
 4. Every partition has a member.
 

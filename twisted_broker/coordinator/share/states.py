@@ -4,7 +4,8 @@ Ring 0 (pure: docs/ARCHITECTURE.md 3).
 Owns the decisions around record 15, and `to_initialize`.
 
 1. A partition is written down as initializing before the share coordinator is asked, and as
-   initialized when it has answered: whatever is lost in between is asked again, which does no harm.
+   initialized when it has answered: a request or answer that is lost in between is sent again,
+   which does no harm.
 2. An initializing that began long ago is begun again by a heartbeat; one whose beginning is not
    known, after a load, at once.
 3. A topic whose states are being deleted is no member's to read, until a heartbeat wants it again.

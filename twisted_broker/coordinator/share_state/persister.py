@@ -21,7 +21,7 @@ from twisted_broker.coordinator.share_state.values import (
 
 
 class IPersister(Protocol):
-    """Keeps the state of share partitions. What it gives fails with BrokerError."""
+    """Keeps the state of share partitions. Its Deferreds fail with BrokerError."""
 
     def initialize(
         self, key: SharePartitionKey, state_epoch: int, start_offset: int
@@ -34,7 +34,7 @@ class IPersister(Protocol):
         ...
 
     def write(self, key: SharePartitionKey, state: WriteState) -> Deferred[None]:
-        """Adds what has changed."""
+        """Adds the changes to the state."""
         ...
 
     def delete(self, key: SharePartitionKey) -> Deferred[None]:
@@ -42,5 +42,5 @@ class IPersister(Protocol):
         ...
 
     def summary(self, key: SharePartitionKey) -> Deferred[StateSummary]:
-        """For whoever describes the group."""
+        """For a description of the group."""
         ...

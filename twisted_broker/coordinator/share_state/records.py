@@ -2,8 +2,8 @@
 
 Owns the two types of records, a tombstone, and which partition holds a share partition.
 
-1. A snapshot (key type 0) says all of a share partition; an update (1) what has changed since. A
-   tombstone is a snapshot without a value. The topic is not compacted: the order counts.
+1. A snapshot (key type 0) has the whole state of a share partition; an update (1) the changes
+   since. A tombstone is a snapshot without a value. The topic is not compacted: the order counts.
 2. A share partition lives in one partition: Java's hash of `group:topic id:partition` modulo the
    number of partitions.
 
@@ -50,7 +50,7 @@ def snapshot_record(key: SharePartitionKey, value: ShareSnapshotValue | None) ->
 
 
 def update_record(key: SharePartitionKey, value: ShareUpdateValue) -> StoredRecord:
-    """What has changed since the last snapshot."""
+    """The changes since the last snapshot."""
     return ShareUpdateKey(
         group_id=key.group_id, topic_id=key.topic_id, partition=key.partition
     ), value

@@ -5,16 +5,16 @@ Owns `ShareCoordinator`, which is an `IPersister`, its settings, and `IShareStat
 
 1. A share partition is served by the shard that its key hashes to, while this broker leads that
    partition: else NOT_COORDINATOR, also while that is in doubt after a stop of the process; while
-   the partition is read, or what was read is not committed, COORDINATOR_LOAD_IN_PROGRESS.
-2. What is asked of a share partition is decided, appended and applied in one turn; a record that is
+   the partition is read, or its records are not committed, COORDINATOR_LOAD_IN_PROGRESS.
+2. A request for a share partition is decided, appended and applied in one turn; a record that is
    refused changes nothing. The answer leaves when the last record of that share partition is
    committed (`coordinator/commits.py`).
 3. Share partitions of topics that are not in the metadata are deleted: when a topic goes, when a
-   partition was loaded, and before each pruning, so that what was refused once is tried again.
+   partition was loaded, and before each pruning, so that a refused deletion is tried again.
 4. Pruning moves the start of the log up to the first record that counts, once all that was in the
    log when this was looked up is committed: a snapshot that may still be lost replaces nothing.
 5. A closed shard appends nothing, and a partition that cannot be read is not served until its next
-   leader epoch. Nothing here is kept but what the log says: a restart reads it.
+   leader epoch. All state here is in the log: a restart reads it.
 6. Memory: `share_state.py`, line 5.
 
 Source: Apache Kafka 4.3.1 `ShareCoordinatorService`, `ShareCoordinatorConfig`. Not here: permission
@@ -395,7 +395,7 @@ class ShareCoordinator:
 
     # what nobody asks for
     def topics_deleted(self) -> None:
-        """Topics are gone, and so is what was kept of them."""
+        """Topics are gone, and so are their states."""
         for shard in self.shards.values():
             if shard.is_active and shard.share.partitions:
                 self.context.turns.start(self._orphan_steps(shard))
@@ -415,7 +415,7 @@ class ShareCoordinator:
             yield None
 
     def _append_unasked(self, shard: ShareShard, records: Sequence[StoredRecord]) -> bool:
-        """Whether they are in the log; what is refused is tried again with the next pruning."""
+        """Whether they are in the log; a refused one is tried again with the next pruning."""
         if not shard.is_active:
             return False
         try:

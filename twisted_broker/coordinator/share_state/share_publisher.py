@@ -1,10 +1,10 @@
-"""What the share coordinator must know of this broker's roles and of the metadata. Ring 1.
+"""Tells the share coordinator about this broker's roles and the metadata. Ring 1.
 
 Owns `ShareStateTopic`, `SharePublisher` and `build_share_coordinator`, which puts a coordinator
 together.
 
 1. Of this broker's roles only those in `__share_group_state` count, of the metadata deleted topics.
-2. The topic is kept for ever: the coordinator itself deletes what is redundant.
+2. The topic is kept for ever: the coordinator itself deletes redundant records.
 
 Source: Apache Kafka 4.3.1 `BrokerMetadataPublisher`,
 `ShareCoordinatorService.shareGroupStateTopicConfigs`. Not here: loading (`share_coordinator.py`),
@@ -76,7 +76,7 @@ class SharePublisher:
             self._topic.leadership_lost(topic_partition.partition)
 
     def image_changed(self, delta: MetadataDelta) -> None:
-        """Ends the waits for the topic; deletes what was kept of topics that are gone."""
+        """Ends the waits for the topic; deletes the states of topics that are gone."""
         self._topic.image_changed()
         if delta.removed_topics:
             self._coordinator.topics_deleted()

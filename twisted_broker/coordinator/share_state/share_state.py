@@ -106,7 +106,7 @@ class SharePartitionState(NamedTuple):
 
 
 class ShareState:
-    """`partitions` by key; `next_offset`: of the log, behind what was applied."""
+    """`partitions` by key; `next_offset`: of the log, behind the applied records."""
 
     __slots__ = ("next_offset", "partitions")
 

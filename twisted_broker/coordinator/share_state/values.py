@@ -1,4 +1,4 @@
-"""What the share coordinator keeps of a share partition, as others give and get it.
+"""A share partition's state at the share coordinator, as others give and get it.
 Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns `SharePartitionKey`, `StateBatch`, `ReadState`, `WriteState`, `StateSummary`.
@@ -38,7 +38,7 @@ class StateBatch(NamedTuple):
 
 
 class ReadState(NamedTuple):
-    """What a leader begins with. `batches`: sorted, none overlap."""
+    """The state with which a leader begins. `batches`: sorted, none overlap."""
 
     state_epoch: int
     start_offset: int
@@ -46,7 +46,7 @@ class ReadState(NamedTuple):
 
 
 class WriteState(NamedTuple):
-    """What a leader changes. An epoch of -1 is not compared; the batches may overlap."""
+    """A leader's change of the state. An epoch of -1 is not compared; the batches may overlap."""
 
     state_epoch: int
     leader_epoch: int

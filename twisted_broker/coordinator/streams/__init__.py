@@ -1,1 +1,1 @@
-"""Streams groups (KIP-1071): what is decided about them. Ring 0."""
+"""Streams groups (KIP-1071): the decisions on their requests. Ring 0."""

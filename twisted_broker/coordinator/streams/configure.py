@@ -31,7 +31,7 @@ NOT_SET = 0
 
 
 class StatusCode(IntEnum):
-    """What a heartbeat's answer tells a member besides its tasks."""
+    """The parts of a heartbeat's answer besides the tasks."""
 
     STALE_TOPOLOGY = 0
     MISSING_SOURCE_TOPICS = 1

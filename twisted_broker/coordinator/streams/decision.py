@@ -1,4 +1,4 @@
-"""What a decision on a streams group is made with, and what comes out of it.
+"""The input of a decision on a streams group, and its result.
 Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns `Environment`, `StreamsGroupDecision`, `StreamsGroupSettings`.
@@ -34,7 +34,7 @@ class StreamsGroupSettings:
 
     @property
     def assignment_configs(self) -> dict[str, str]:
-        """What the assignor is given, as it is stored."""
+        """The assignor's input, as it is stored."""
         return {STANDBY_REPLICAS: str(self.num_standby_replicas)}
 
 
@@ -53,7 +53,7 @@ class Environment:
 
 @dataclass(slots=True)
 class StreamsGroupDecision(Decision):
-    """What it changes besides the records: `configured`: the topology was configured anew.
+    """Its changes besides the records: `configured`: the topology was configured anew.
     `delay_ms`: the delay of the first target begins. `moves_endpoint`: a member with an endpoint
     has other tasks. `shutdown_member_id`: it asks the application to shut down.
     """

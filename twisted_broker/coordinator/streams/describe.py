@@ -3,7 +3,7 @@
 Owns `describe`.
 
 1. Where the topology is ready, its internal topics have the partitions that were decided.
-2. A member's assignment is what it was given, without what it was told to give up.
+2. A member's assignment: the tasks given to it, without those that it was told to give up.
 
 Source: Apache Kafka 4.3.1 `StreamsGroup.asDescribedGroup`. Not here: who may see which topic, and
 that only what is committed is described (`group_runner.py`).

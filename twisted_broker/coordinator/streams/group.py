@@ -1,9 +1,9 @@
-"""A streams group: what its records say, and what follows from it.
+"""A streams group: the state that its records give, and what is derived from that.
 Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns `StreamsGroup`, a `ModernGroup` (`modern_group.py`).
 
-1. A task is active at one member at most, and at no process twice, in whatever role. Holders are
+1. A task is active at one member at most, and at no process twice in any role. Holders are
    counted, because a replay of a compacted log may pass through states that never were: the end is
    the same in any order of the records of different members.
 2. The state is computed, never stored.
@@ -123,7 +123,7 @@ class StreamsGroup(ModernGroup):
         moves_endpoint: bool,
         shutdown_member_id: str | None,
     ) -> None:
-        """What a decision changes besides its records."""
+        """A decision's changes besides its records."""
         if configured is not None:
             self.configured = configured
         self.endpoint_epoch += moves_endpoint

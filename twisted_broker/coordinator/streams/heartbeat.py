@@ -1,4 +1,4 @@
-"""What a heartbeat of a streams group decides: `heartbeat(group, request, environment)`.
+"""The decision on a heartbeat of a streams group: `heartbeat(group, request, environment)`.
 Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns the steps of a heartbeat that is no leave, in order: the member, the topology and its topics,
@@ -10,8 +10,8 @@ of the delay of a group's first target.
 3. While the topology's topics are not there, every member's target is empty, and it is written.
 4. The target is computed when the group is ahead of it, no delay runs, and the interval since the
    last time is over: until then the old one stays in force.
-5. What is not stored is changed by a group that has a record: a first heartbeat that is refused
-   leaves nothing behind, and its answer has endpoint epoch 0.
+5. State that is not stored is changed by a group that has a record: a first heartbeat that is
+   refused leaves nothing behind, and its answer has endpoint epoch 0.
 
 Source: Apache Kafka 4.3.1 `GroupMetadataManager.streamsGroupHeartbeat`,
 the `TargetAssignmentBuilder` of streams. Not here: checks without the group (`requests.py`),
@@ -108,7 +108,7 @@ def shutdown_status(member_id: str) -> Status:
 
 
 class _Heartbeat:
-    """One heartbeat; `_member` becomes what it makes of the member."""
+    """One heartbeat; `_member` becomes the member as it is afterwards."""
 
     def __init__(
         self, group: StreamsGroup, request: HeartbeatRequest, environment: Environment
@@ -163,7 +163,7 @@ class _Heartbeat:
         return self._decision
 
     def _updated(self) -> StreamsGroupMember:
-        """The member as the request says; what it leaves out stays."""
+        """The member with the request's fields; those that it leaves out stay."""
         request, member = self._request, self._before
         timeout_ms, topology = request.rebalance_timeout_ms, request.topology
         return replace(
@@ -334,7 +334,7 @@ def _compute_target(
     wall_ms: int,
     records: list[StoredRecord],
 ) -> Generator[None, None, dict[str, Tasks]]:
-    """The target of each, and into `records` what is new of it."""
+    """The target of each; a new one also goes into `records`."""
     if configured.is_ready:
         targets = yield from assign_tasks(
             (

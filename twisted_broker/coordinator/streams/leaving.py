@@ -1,4 +1,4 @@
-"""What a member's leaving decides, or its removal, in a streams group.
+"""The decision on a member that leaves a streams group or is removed.
 Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns `leave`, `remove_members`.

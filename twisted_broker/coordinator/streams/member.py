@@ -2,7 +2,7 @@
 
 Owns `StreamsGroupMember`, its states, and what records of types 19 and 22 say of it.
 
-1. A member is a value: whoever changes it makes another one.
+1. A member is a value: a change makes another one.
 2. A task is assigned, or pending revocation: told to be given up, and not yet known to be without
    this owner.
 
@@ -47,7 +47,7 @@ STABLE, UNREVOKED, UNRELEASED = (
 
 @dataclass(frozen=True, slots=True)
 class StreamsGroupMember:
-    """`endpoint`: host and port, where others ask for what it stores. `tags` are sorted."""
+    """`endpoint`: host and port, where others query its stores. `tags` are sorted."""
 
     member_id: str
     instance_id: str | None = None
@@ -91,7 +91,7 @@ class StreamsGroupMember:
         )
 
     def metadata_record(self, group_id: str) -> StoredRecord:
-        """Type 19: what the member said of itself."""
+        """Type 19: the member's own words: process, endpoint, tags."""
         key = messages.StreamsGroupMemberMetadataKey(group_id=group_id, member_id=self.member_id)
         return key, messages.StreamsGroupMemberMetadataValue(
             instance_id=self.instance_id,
@@ -126,7 +126,7 @@ class StreamsGroupMember:
         )
 
     def assignment_record(self, group_id: str) -> StoredRecord:
-        """Type 22: what the member was told."""
+        """Type 22: the assignment that the member was told."""
         key = messages.StreamsGroupCurrentMemberAssignmentKey(
             group_id=group_id, member_id=self.member_id
         )

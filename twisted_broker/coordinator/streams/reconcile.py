@@ -5,9 +5,9 @@ Owns `reconcile`.
 
 1. A member gets no task before nobody else can be working on it: an active one must be active
    nowhere, and no task may be in the same process in another role.
-2. To say nothing of what is owned (None) is no news: it never counts as given up.
-3. What the member itself was told to give up counts as held until it has said so: a task that comes
-   back waits for one heartbeat more.
+2. A heartbeat that names no owned tasks (None) gives none of them up.
+3. A task that the member was told to give up counts as held until it says that it has: a task that
+   comes back waits for one heartbeat more.
 
 Source: Apache Kafka 4.3.1, the `CurrentAssignmentBuilder` of streams. Brother:
 `consumer/reconcile.py`, where a partition has one role.

@@ -29,7 +29,8 @@ LEAVE_STATIC_EPOCH = -2
 @dataclass(frozen=True, slots=True)
 class HeartbeatRequest:
     """A StreamsGroupHeartbeat. `topology`: as its record is stored. `active`, `standby` and
-    `warmup`: what the member says it owns. `endpoint_epoch`: of the endpoints that it knows.
+    `warmup`: the tasks that the member says it owns. `endpoint_epoch`: of the endpoints that it
+    knows.
     """
 
     group_id: str

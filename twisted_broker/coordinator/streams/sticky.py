@@ -30,7 +30,7 @@ TASKS_PER_STEP, MEMBERS_OF_A_TASK = 200, 8
 
 @dataclass(frozen=True, slots=True)
 class AssignorMember:
-    """`target`: what it has now."""
+    """`target`: its present tasks."""
 
     member_id: str
     process_id: str

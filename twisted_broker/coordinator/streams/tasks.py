@@ -24,7 +24,7 @@ NO_EPOCHS: Mapping[Task, int] = MappingProxyType({})
 
 
 class Tasks(NamedTuple):
-    """A target, or what a member says it owns."""
+    """A target, or the tasks that a member says it owns."""
 
     active: frozenset[Task] = NONE
     standby: frozenset[Task] = NONE
@@ -35,7 +35,7 @@ NO_TASKS = Tasks()
 
 
 class AssignedTasks(NamedTuple):
-    """What a member was told to have, or to give up."""
+    """Tasks that a member was told to have, or to give up."""
 
     active: Mapping[Task, int] = NO_EPOCHS
     standby: frozenset[Task] = NONE
@@ -72,5 +72,5 @@ def by_subtopology(tasks: Iterable[Task]) -> list[tuple[str, list[int]]]:
 
 
 def listed(lists: Sequence[ListedTasks]) -> frozenset[Task]:
-    """What a message lists."""
+    """Tasks as a message lists them."""
     return frozenset((each.subtopology_id, number) for each in lists for number in each.partitions)

@@ -1,9 +1,9 @@
-"""The topology of a streams group: what its application reads, writes and keeps.
+"""The topology of a streams group: its application's source, sink and state topics.
 Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns `Topology`.
 
-1. It is what a record of type 23 holds, unchanged, and what follows from that.
+1. It is the content of a record of type 23, unchanged, and facts derived from that.
 2. Two subtopologies do not read the same topic in Kafka's applications; where they do, the last
    counts as its reader.
 

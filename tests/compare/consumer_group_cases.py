@@ -7,6 +7,7 @@ on no clock.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from tests.compare.group_cases import joined, ready
@@ -307,6 +308,43 @@ def consumer_group_describe(side: Side, version: int) -> None:
     _older_apis(side, topic, one, empty)
 
 
+def offsets_of_members(side: Side, noted: Callable[..., None], group_id: str, topic: str) -> None:
+    """Commits, fetches and deletes offsets of a group whose member `a` is at epoch 2."""
+    for label, member, epoch in (
+        ("commit", "a", 2),
+        ("commit, old", "a", 1),
+        ("commit, ahead", "a", 9),
+        ("commit, unknown", "b", 2),
+        ("commit, nobody", "", -1),
+    ):
+        part = {"partition_index": 0, "committed_offset": 7, "committed_metadata": "m"}
+        wanted = {"topic_id": side.id_of(topic), "partitions": [part]}
+        noted(
+            label,
+            "OffsetCommit",
+            group_id=group_id,
+            member_id=member,
+            generation_id_or_member_epoch=epoch,
+            topics=[wanted],
+        )
+    for label, who in (
+        ("fetch", {"member_id": "a", "member_epoch": 2}),
+        ("fetch, old", {"member_id": "a", "member_epoch": 1}),
+        ("fetch, no epoch", {"member_id": "a", "member_epoch": -1}),
+        ("fetch, unknown", {"member_id": "b", "member_epoch": 2}),
+        ("fetch, nobody", {}),
+    ):
+        topics = [{"topic_id": side.id_of(topic), "partition_indexes": [0]}]
+        noted(label, "OffsetFetch", groups=[{"group_id": group_id, "topics": topics} | who])
+    parts = [{"partition_index": 0}]
+    noted(
+        "delete offsets",
+        "OffsetDelete",
+        group_id=group_id,
+        topics=[{"name": topic, "partitions": parts}],
+    )
+
+
 def _older_apis(side: Side, topic: str, one: Group, empty: Group) -> None:
     """What the APIs of all groups say of these: at their newest versions, once for each version of
     the description.
@@ -323,39 +361,7 @@ def _older_apis(side: Side, topic: str, one: Group, empty: Group) -> None:
         key=lambda each: each.group_id,
     )
     side.note("listed", listed)
-    for label, member, epoch in (
-        ("commit", "a", 2),
-        ("commit, old", "a", 1),
-        ("commit, ahead", "a", 9),
-        ("commit, unknown", "b", 2),
-        ("commit, nobody", "", -1),
-    ):
-        part = {"partition_index": 0, "committed_offset": 7, "committed_metadata": "m"}
-        wanted = {"topic_id": side.id_of(topic), "partitions": [part]}
-        noted(
-            label,
-            "OffsetCommit",
-            group_id=one.name,
-            member_id=member,
-            generation_id_or_member_epoch=epoch,
-            topics=[wanted],
-        )
-    for label, who in (
-        ("fetch", {"member_id": "a", "member_epoch": 2}),
-        ("fetch, old", {"member_id": "a", "member_epoch": 1}),
-        ("fetch, no epoch", {"member_id": "a", "member_epoch": -1}),
-        ("fetch, unknown", {"member_id": "b", "member_epoch": 2}),
-        ("fetch, nobody", {}),
-    ):
-        topics = [{"topic_id": side.id_of(topic), "partition_indexes": [0]}]
-        noted(label, "OffsetFetch", groups=[{"group_id": one.name, "topics": topics} | who])
-    parts = [{"partition_index": 0}]
-    noted(
-        "delete offsets",
-        "OffsetDelete",
-        group_id=one.name,
-        topics=[{"name": topic, "partitions": parts}],
-    )
+    offsets_of_members(side, noted, one.name, topic)
     for label, name in (("heartbeat", one.name), ("heartbeat, empty", empty.name)):
         noted(label, "Heartbeat", group_id=name, member_id="a", generation_id=2)
     noted(

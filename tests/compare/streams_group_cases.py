@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from tests.compare.consumer_group_cases import offsets_of_members
 from tests.compare.group_cases import joined, ready
 from tests.compare.side import Side
 
@@ -305,39 +306,7 @@ def _older_apis(side: Side, topic: str, one: Group, empty: Group) -> None:
             key=lambda each: each.group_id,
         )
         side.note(f"listed {states}", listed)
-    for label, member, epoch in (
-        ("commit", "a", 2),
-        ("commit, old", "a", 1),
-        ("commit, ahead", "a", 9),
-        ("commit, unknown", "b", 2),
-        ("commit, nobody", "", -1),
-    ):
-        part = {"partition_index": 0, "committed_offset": 7, "committed_metadata": "m"}
-        wanted = {"topic_id": side.id_of(topic), "partitions": [part]}
-        noted(
-            label,
-            "OffsetCommit",
-            group_id=one.name,
-            member_id=member,
-            generation_id_or_member_epoch=epoch,
-            topics=[wanted],
-        )
-    for label, who in (
-        ("fetch", {"member_id": "a", "member_epoch": 2}),
-        ("fetch, old", {"member_id": "a", "member_epoch": 1}),
-        ("fetch, no epoch", {"member_id": "a", "member_epoch": -1}),
-        ("fetch, unknown", {"member_id": "b", "member_epoch": 2}),
-        ("fetch, nobody", {}),
-    ):
-        topics = [{"topic_id": side.id_of(topic), "partition_indexes": [0]}]
-        noted(label, "OffsetFetch", groups=[{"group_id": one.name, "topics": topics} | who])
-    parts = [{"partition_index": 0}]
-    noted(
-        "delete offsets",
-        "OffsetDelete",
-        group_id=one.name,
-        topics=[{"name": topic, "partitions": parts}],
-    )
+    offsets_of_members(side, noted, one.name, topic)
     noted("consumer heartbeat", "ConsumerGroupHeartbeat", **_consumer(one.name, topic))
     noted("consumer heartbeat, empty", "ConsumerGroupHeartbeat", **_consumer(empty.name, topic))
     noted("described as consumer", "ConsumerGroupDescribe", group_ids=[one.name])

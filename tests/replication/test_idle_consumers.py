@@ -10,10 +10,11 @@ from unittest.mock import patch
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import initialize, rule
 
 from tests.api.data_plane import Api, DenyList
 from tests.replication.fixtures import LOCAL, TOPIC_ID, Fixture, at, batch, follower, registration
+from tests.replication.idle_worlds import TwoWorlds
 from tests.replication.test_idle_partitions import VERSION, Follower, TurnClock
 from twisted_broker.api.fetch import fetch
 from twisted_broker.interfaces import TopicPartition
@@ -256,17 +257,13 @@ PARTITION = st.integers(0, PARTITIONS - 1)
 WHO = BIT = st.integers(0, 1)
 
 
-class IdleOrRead(RuleBasedStateMachine):
+class IdleOrRead(TwoWorlds):
     """The same steps on two brokers, one of which reads every partition in every fetch."""
 
     @initialize()
     def begin(self) -> None:
         self.worlds = [World(True), World(False)]
         self.settle()
-
-    def do(self, action: str, *arguments: int) -> None:
-        for world in self.worlds:
-            world.do(action, *arguments)
 
     def settle(self) -> None:
         for _ in range(3):
@@ -334,21 +331,6 @@ class IdleOrRead(RuleBasedStateMachine):
     @rule(tenths=st.sampled_from((1, 3, 6)))
     def advance(self, tenths: int) -> None:
         self.do("advance", tenths)
-
-    @invariant()
-    def nobody_can_tell(self) -> None:
-        if hasattr(self, "worlds"):
-            idle, reading = (world.seen() for world in self.worlds)
-            assert idle == reading
-
-    @invariant()
-    def reading_what_is_idle_would_say_the_same(self) -> None:
-        if hasattr(self, "worlds"):
-            assert all(
-                idle.holds()
-                for partition in self.worlds[0].fixture.replicas.partitions.values()
-                for idle in idle_reads(partition)
-            )
 
 
 IdleOrRead.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

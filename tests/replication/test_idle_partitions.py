@@ -11,11 +11,12 @@ from unittest.mock import patch
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, precondition, rule
 
 from tests.api.data_plane import Api, DenyList
 from tests.coordinator.broker_run import TurnClock
 from tests.replication.fixtures import LOCAL, TOPIC_ID, Fixture, batch, registration
+from tests.replication.idle_worlds import TwoWorlds
 from twisted_broker.api.fetch import _read_many, fetch
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.idle_partitions import IdlePartitions, idle_reads
@@ -258,17 +259,13 @@ BROKER = st.sampled_from((2, 3))
 BIT = st.integers(0, 1)
 
 
-class IdleOrRead(RuleBasedStateMachine):
+class IdleOrRead(TwoWorlds):
     """The same steps on two brokers, one of which reads every partition in every round."""
 
     @initialize()
     def begin(self) -> None:
         self.worlds = [World(True), World(False)]
         self.settle()
-
-    def do(self, action: str, *arguments: int) -> None:
-        for world in self.worlds:
-            world.do(action, *arguments)
 
     def settle(self) -> None:
         """Everybody fetches until all partitions where nothing happens are idle."""
@@ -333,21 +330,6 @@ class IdleOrRead(RuleBasedStateMachine):
     @rule(partition=st.just(PARTITIONS - 1))
     def lose(self, partition: int) -> None:
         self.do("lose", partition)
-
-    @invariant()
-    def nobody_can_tell(self) -> None:
-        if hasattr(self, "worlds"):
-            idle, reading = (world.seen() for world in self.worlds)
-            assert idle == reading
-
-    @invariant()
-    def reading_what_is_idle_would_say_the_same(self) -> None:
-        if hasattr(self, "worlds"):
-            assert all(
-                idle.holds()
-                for partition in self.worlds[0].fixture.replicas.partitions.values()
-                for idle in idle_reads(partition)
-            )
 
 
 IdleOrRead.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

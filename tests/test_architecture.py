@@ -114,7 +114,7 @@ def test_who_knows_of_idle_partitions(graph: grimp.ImportGraph) -> None:
     paragraph = TEXT[TEXT.index("The listeners are fetch sessions") : TEXT.index(rest)]
     assert "No other module knows of idle partitions." in paragraph
     named = paths(paragraph) | {"replication.replica_manager"}
-    assert "the replica manager gives\neach session" in paragraph
+    assert "The replica manager gives each session" in paragraph
     assert {name.removeprefix(f"{PACKAGE}.") for name in known} <= {
         name if "." in name else f"replication.{name}" for name in named
     }

@@ -1,4 +1,4 @@
-"""What a setting is: its type, its range, and how text becomes a value.
+"""A setting: its type, its range, and how text becomes a value.
 
 Owns `Setting` and the parsing of single values. The table of all settings is `config.py`.
 

@@ -1,4 +1,4 @@
-"""What systemd and a service that it started say to each other.
+"""The messages between systemd and a service that it started.
 
 Owns `ServiceManager` (Type=notify: readiness, stop, the watchdog) and `InheritedSockets` (socket
 units).

@@ -1,4 +1,4 @@
-"""What a request function sees besides its request: the client, the listener, and the parts of
+"""A request function's surroundings: the client, the listener, and the parts of
 the broker.
 
 1. One context per request, gone with its answer.

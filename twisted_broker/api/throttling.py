@@ -1,4 +1,4 @@
-"""What a request costs of its client's quotas, and how long the client waits for it.
+"""A request's costs on its client's quotas, and how long the client waits for it.
 
 Owns `Metered`, which a request has while there are quotas, and `charge`, which every answer passes
 then.

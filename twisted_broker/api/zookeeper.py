@@ -1,4 +1,4 @@
-"""What the controller of a ZooKeeper cluster sends to a member: LeaderAndIsr, StopReplica,
+"""Requests of a ZooKeeper cluster's controller to a member: LeaderAndIsr, StopReplica,
 UpdateMetadata. Served in that mode only.
 
 Source: Kafka 3.9's `KafkaApis`. Not here: what is done (`zookeeper/control_requests.py`).

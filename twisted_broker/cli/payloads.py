@@ -1,4 +1,4 @@
-"""What the records of internal topics and control batches say.
+"""The payloads of internal topics' records and control batches, as text.
 
 1. A record that cannot be decoded is shown as its bytes with the reason; it is damage only where
    the format is ours to know: control records and the metadata log.

@@ -1,4 +1,4 @@
-"""What the command line prints: rows and damage, as text or as JSON.
+"""The command line's output: rows and damage, as text or as JSON.
 
 1. A row is a flat mapping whose first key is `kind`; text and JSON show the same fields under the
    same names.

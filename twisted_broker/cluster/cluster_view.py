@@ -1,4 +1,4 @@
-"""What the controller's decisions look at: the image with everything decided so far, and the
+"""The view on which the controller decides: the image with everything decided so far, and the
 settings in force.
 
 Owns `ClusterView` and the records by which a broker leaves or joins the leadership and the ISRs of

@@ -1,4 +1,4 @@
-"""What only the controller may do, passed on by the broker that got a client's request.
+"""Requests that only the controller may serve, passed on by the broker that got them from a client.
 
 Owns `ForwardingManager` (Envelope), the topics that a broker has created, and the blocks of
 producer ids.

@@ -1,4 +1,4 @@
-"""What the controller decides about a broker's heartbeat: unfence it, fence it, let it shut down,
+"""The controller's decision on a broker's heartbeat: unfence it, fence it, let it shut down,
 take its failed directories out.
 
 Owns `heartbeat` and, in it, the controller's side of a controlled shutdown:

@@ -1,4 +1,4 @@
-"""What a broker asks of its cluster, whichever keeps the metadata: a KRaft controller or ZooKeeper.
+"""A broker's interface to its cluster, where a KRaft controller or ZooKeeper keeps the metadata.
 
 Owns the two protocols that other packages know: where the image comes from, and whether this broker
 is registered.

@@ -1,4 +1,4 @@
-"""What a change of the metadata means to an operator: (kind, parts) of lines for the log.
+"""Changes of the metadata as events for an operator: (kind, parts) of lines for the log.
 Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 1. One line for each topic, broker and resource that changed; elections and reassignments of several

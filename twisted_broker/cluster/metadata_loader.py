@@ -1,4 +1,4 @@
-"""What an observer has read of the metadata log, and the image it makes of it.
+"""An observer's place in the metadata log, and the image it makes of the records.
 
 Owns the place to read from next, the batches above the high watermark, open transactions, and what
 must never change any more. No network: bytes in, deltas out.

@@ -1,4 +1,4 @@
-"""What a voter sends to the others, and its timers.
+"""A voter's messages to the others, and its timers.
 
 Owns one connection for each node, and the translation of the core's requests into the wire's form
 and of answers back.

@@ -1,4 +1,4 @@
-"""What a consumer's caller sees when something is wrong: one line each, with a way on.
+"""The errors that a consumer's caller sees: one line each, with a way on.
 
 Owns `ConsumerError` and its kinds. Not here: error codes of the protocol (`wire.errors`).
 """

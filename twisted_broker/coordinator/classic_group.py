@@ -1,7 +1,7 @@
 """A classic group's state: members, protocols, generation, and the table of its states.
 Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
-Owns `ClassicGroup`, `ClassicGroupMember`, `ClassicGroupState`: what is true of a group, and which
+Owns `ClassicGroup`, `ClassicGroupMember`, `ClassicGroupState`: the state of a group, and which
 state may follow which. `membership.py`, `rebalance.py`, `assignment.py` and `static_members.py`
 decide when, and are the only writers.
 

@@ -1,4 +1,4 @@
-"""What the group coordinator needs of the rest of the broker: storage, settings, time. Ring 1.
+"""The group coordinator's needs of the rest of the broker: storage, settings, time. Ring 1.
 
 Owns `CoordinatorContext`, `IOffsetsStore` (the only way to a coordinator's topic), the group
 coordinator's settings, and the error that a client of either coordinator gets when an append

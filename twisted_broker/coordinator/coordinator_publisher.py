@@ -1,4 +1,4 @@
-"""What the group coordinator must know of this broker's roles and of the metadata. Ring 1.
+"""Tells the group coordinator about this broker's roles and the metadata. Ring 1.
 
 Owns `CoordinatorPublisher` and `build_group_coordinator`, which puts a coordinator together.
 

@@ -1,4 +1,4 @@
-"""What the decisions on groups want done: requests answered, timers set, records written.
+"""The effects of decisions on groups: requests answered, timers set, records written.
 Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns `GroupEffects`, the queue of one shard, and the effects in it.

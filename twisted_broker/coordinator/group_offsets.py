@@ -219,8 +219,8 @@ class GroupOffsets:
     def end_transaction_in_steps(
         self, producer_id: int, is_commit: bool, marker_offset: int | None = None
     ) -> Iterator[None]:
-        """As `end_transaction`, pausing after every `OFFSETS_PER_STEP`. What the marker ends is
-        decided with the first step.
+        """As `end_transaction`, pausing after every `OFFSETS_PER_STEP`. The part that the marker
+        ends is decided with the first step.
         """
         if marker_offset is not None and producer_id in self._writes:
             if not self._ended:

@@ -41,7 +41,7 @@ NEWEST_OFFSET_VERSION = NEWEST_GROUP_VERSION = 4
 NO_EXPIRY = -1
 # Strings of these records have a length of 16 bits.
 LONGEST_TEXT_BYTES = 32767
-# What the members' subscriptions and assignments of one group record may hold: writing them takes
+# Limit of the members' subscriptions and assignments in one group record: writing them takes
 # 4 ms of one turn for each MiB. A topic takes batches of 1 MiB unless it is set otherwise.
 MOST_MEMBER_BYTES = 8 << 20
 _SHORT = struct.Struct(">h")
@@ -207,7 +207,7 @@ def _group_value(metadata: GroupMetadata) -> GroupMetadataValue:
 
 
 def member_bytes(metadata: GroupMetadata) -> int:
-    """What the subscriptions and assignments in a group's record hold."""
+    """The bytes of the subscriptions and assignments in a group's record."""
     return sum(len(m.subscription) + len(m.assignment) for m in metadata.members)
 
 

@@ -2,8 +2,8 @@
 
 Owns `GroupReplay`.
 
-1. It applies what the live path applied. Records of different keys may come in any order, as they
-   do from a compacted log, and values that were overtaken by later ones may be missing.
+1. It applies the same records as the live path. Records of different keys may come in any order, as
+   they do from a compacted log, and values that were overtaken by later ones may be missing.
 2. A tombstone makes no group. A group whose own tombstone was the last of its key is gone, unless
    it holds something: one that never had a record with its epoch may be there.
 

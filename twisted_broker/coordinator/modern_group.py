@@ -1,4 +1,4 @@
-"""What groups of the newer protocols have in common. Ring 0 (pure: docs/ARCHITECTURE.md 3).
+"""The base of groups of the newer protocols. Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns `ModernGroup`. `apply` alone changes the stored state; it serves the live path and the replay
 of a log.

@@ -192,7 +192,7 @@ class ShareGroupRunner(GroupRunner[ShareGroup]):
     def _follow(
         self, group: ShareGroup, decision: Decision, answer: Deferred[Errors] | None
     ) -> None:
-        """When the decision is committed, the share coordinator is asked for what it needs."""
+        """When the decision is committed, the share coordinator gets the requests that follow."""
         assert isinstance(decision, Decision)
         is_asking = isinstance(decision, ShareGroupDecision) and (
             decision.initialize or decision.delete
@@ -314,7 +314,7 @@ def _counted(errors: Errors) -> Iterable[tuple[ErrorCode, int]]:
 
 
 def _with_errors(answer: TopicAnswer, errors: Errors) -> TopicAnswer:
-    """What the share coordinator said against it."""
+    """The share coordinator's error."""
     topic_id = answer.topic_id
     if topic_id is None or not errors:
         return answer

@@ -32,7 +32,7 @@ class StreamsGroupConfig:
     is_served: bool = True
 
     def of_group(self, own: Mapping[str, str]) -> StreamsGroupSettings:
-        """`own`: what is set for the group."""
+        """`own`: the settings of the group itself."""
         if not own:
             return self.defaults
         changes = own_values(own, _OF_GROUPS, self.bounds)

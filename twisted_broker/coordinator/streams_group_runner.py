@@ -56,7 +56,7 @@ class StreamsGroupRunner(GroupRunner[StreamsGroup]):
         self._hashes = TopicHashes()
         self._delays: dict[StreamsGroup, IDelayedCall] = {}
 
-    # what is asked
+    # requests
     def heartbeat(
         self, group: StreamsGroup, request: HeartbeatRequest
     ) -> Deferred[HeartbeatAnswer]:
@@ -87,7 +87,7 @@ class StreamsGroupRunner(GroupRunner[StreamsGroup]):
             delay.cancel()
         self._delays.clear()
 
-    # what a group's kind decides
+    # decisions of this kind of group
     def _session_ms(self, group: StreamsGroup, member: StreamsGroupMember) -> int:
         return self._settings(group.group_id).session_timeout_ms
 

@@ -1,4 +1,4 @@
-"""What goes into an append besides the records, and what comes out of appends and reads.
+"""The arguments of an append besides the records, and the results of appends and reads.
 
 Owns `AppendOrigin`, `EndMarker`, `LogAppendInfo`, `RecordError`, `FetchDataInfo`,
 `TimestampAndOffset`.

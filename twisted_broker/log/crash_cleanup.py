@@ -1,4 +1,4 @@
-"""What a crash left between the segments of a partition's directory.
+"""Removes the files that a crash left between the segments of a partition's directory.
 
 Owns the resolution of `.deleted`, `.cleaned`, `.swap` and `.tmp` files and of indexes without a
 log, and `base_offset_of`.

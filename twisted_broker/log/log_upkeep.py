@@ -1,4 +1,4 @@
-"""What logs need from time to time.
+"""The periodic work on logs.
 
 Owns `LogUpkeep`: retention, expiry of producers, and syncs by age, of all logs.
 

@@ -1,4 +1,4 @@
-"""What a leader takes of the records that `replog mirror` brought from another cluster.
+"""The checks of records that `replog mirror` brought from another cluster.
 
 Owns `with_leader_epoch`, `count_already_there`, `first_offset_of` and the two refusals (`Differs`,
 `not_mirrored`).

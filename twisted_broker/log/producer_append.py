@@ -1,4 +1,4 @@
-"""What a leader checks before it appends a batch with a producer id.
+"""A leader's checks before it appends a batch with a producer id.
 
 Owns `check_append`: whether the batch is a duplicate, or may follow what its producer wrote; and
 `check_end_marker`, for the marker of a transaction's end.

@@ -1,4 +1,4 @@
-"""What a producer snapshot does not say: a producer's newest batches but the last, found again in
+"""A producer's newest batches but the last, which no producer snapshot holds, found again in
 the log's tail.
 
 Owns `recover_producer_batches`.

@@ -1,4 +1,4 @@
-"""What a follower takes of the records that its leader sent.
+"""The batches that a follower takes of its leader's answer.
 
 Owns `replicated_batches`.
 

@@ -1,4 +1,4 @@
-"""What a leader accepts into the log.
+"""A leader's checks of the records that it appends.
 
 Owns `check_header` (every batch), and `prepare` (batches whose records must be looked at or
 rewritten).

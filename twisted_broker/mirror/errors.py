@@ -1,4 +1,4 @@
-"""What ends a mirror, or one of its topics: one line each, with a way on.
+"""The errors that end a mirror, or one of its topics: one line each, with a way on.
 
 Owns `MirrorError` and `SourceLost`. Not here: what is tried again.
 """

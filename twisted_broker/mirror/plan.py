@@ -1,4 +1,4 @@
-"""What must be done in the target for its topics to be mirrors of the source's.
+"""The steps in the target by which its topics become mirrors of the source's.
 
 Owns `TopicState` (a topic as one cluster has it), `plan_for` and `TopicPlan`.
 

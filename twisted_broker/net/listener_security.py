@@ -1,4 +1,4 @@
-"""What the protocols of a broker's listeners need: TLS beneath their connections, and connections
+"""The needs of a broker's listeners' protocols: TLS beneath their connections, and connections
 to other nodes, with SASL on top.
 
 1. Nothing of TLS is loaded, or costs anything, where no listener speaks it.

@@ -1,4 +1,4 @@
-"""What stands at a URL of a file or of HTTP, bounded in length and time.
+"""The content of a URL of a file or of HTTP, bounded in length and time.
 
 Owns `file_content` and `answer_content`, for keys (`net/jwks.py`) and tokens
 (`net/access_tokens.py`).

@@ -1,4 +1,4 @@
-"""What others fetch from the leader: the log, and snapshots.
+"""Answers to those who fetch from the leader: the log, and snapshots.
 
 1. All replicas are served up to the log's end; a node applies records below the high watermark
    only. The only voter serves committed records: nobody else need have them first.

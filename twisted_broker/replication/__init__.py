@@ -1,1 +1,1 @@
-"""What a replica is and does: leadership, ISR, high watermark, waiting requests."""
+"""Replicas: leadership, ISR, high watermark, waiting requests."""

@@ -1,4 +1,4 @@
-"""What the replica manager needs from the parts around it, as it sees them.
+"""The parts around the replica manager, as it sees them.
 
 Owns the protocols `IAlterPartitionManager` (met by `cluster.alter_partition_manager`),
 `IDirectoryAssignments` (met by `cluster.directory_assignments`) and `LeadershipListener` (met by

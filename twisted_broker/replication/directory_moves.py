@@ -1,4 +1,4 @@
-"""What a client may ask of moves between directories, and what begins, ends or restarts them.
+"""Clients' requests for moves between directories, and the steps that begin, end or restart them.
 
 Owns `alter_replica_log_dirs` (AlterReplicaLogDirs), `go_on` (after a change of roles, and at a
 start) and `directory_failed`.

@@ -1,4 +1,4 @@
-"""What follows from what happened to a partition: the event queue, the table, and the drain.
+"""The effects of a partition's events: the event queue, the table, and the drain.
 
 Owns `Effects` of one replica manager: the events of its partitions, which effects each kind has,
 and the counts of ISR changes.

@@ -1,4 +1,4 @@
-"""What a leader must know of other brokers: fenced or not, shutting down, broker epoch, rack; all
+"""A leader's knowledge of other brokers: fenced or not, shutting down, broker epoch, rack; all
 read from the metadata image.
 
 Owns `LiveBrokers` and `ImageSource`.

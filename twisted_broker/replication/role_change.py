@@ -1,4 +1,4 @@
-"""What a piece of the metadata log means for the partitions of this broker.
+"""Takes a piece of the metadata log over into the partitions of this broker.
 
 Owns the order in which roles change, and those that are tried again.
 

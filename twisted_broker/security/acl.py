@@ -1,4 +1,4 @@
-"""What a principal may do to a resource.
+"""The rights of a principal on a resource.
 
 Owns the check; every API checks it before the existence of a resource (RL 5.1), so that a
 refusal shows nothing.

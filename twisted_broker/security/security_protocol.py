@@ -1,4 +1,4 @@
-"""What a listener speaks beneath Kafka's protocol: plain TCP or TLS, with SASL or without.
+"""The protocol of a listener beneath Kafka's: plain TCP or TLS, with SASL or without.
 
 Owns `SecurityProtocol`, the parsing of `listener.security.protocol.map`, and the protocol that
 each name of a listener stands for.

@@ -1,4 +1,4 @@
-"""What the ACLs of the metadata allow: Kafka's StandardAuthorizer.
+"""Decides by the ACLs of the metadata: Kafka's StandardAuthorizer.
 
 Owns the rules, and the decisions that were made under them.
 

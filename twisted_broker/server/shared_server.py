@@ -1,5 +1,5 @@
-"""What both roles of a node share: its directories and logs, its settings, and the steps of a
-stop.
+"""The parts that both roles of a node share: its directories and logs, its settings, and the steps
+of a stop.
 
 Owns `SharedServer`: the cluster's id as the directories have it, the start and stop of the logs,
 and the steps that a stop takes back.

@@ -10,7 +10,7 @@ Owns `Persister`, which meets `IPersister`.
 3. Calls to one broker of one kind and one group are joined while one is under way, up to
    `MOST_JOINED`. Of one share partition the later never overtakes the earlier if its caller waits
    for each.
-4. Nothing waits but what its callers wait for; after `close` all of it fails.
+4. Only its callers' requests wait; after `close` all of them fail.
 
 Source: GN 3.76; Apache Kafka 4.3.1 `DefaultStatePersister`, `PersisterStateManager`. Not here:
 what a coordinator does with it (`coordinator/share_state`).

@@ -1,4 +1,4 @@
-"""What one ShareFetch reads, while it waits and when it reads. Ring 1.
+"""The reads of one ShareFetch, while it waits and at its end. Ring 1.
 
 Owns `ShareFetch` (the request), `HeldSharePartition` (a share partition as its leader keeps it),
 `DelayedShareFetch` (the purgatory's operation), `read_headers` and `cut_to`.
@@ -153,8 +153,8 @@ class HeldSharePartition:
 
 
 class DelayedShareFetch:
-    """Waits until there is enough to acquire. `locked`: what it reads then. `place_of` reads where
-    in the log an offset lies.
+    """Waits until there is enough to acquire. `locked`: the share partitions that it reads then.
+    `place_of` reads where in the log an offset lies.
     """
 
     __slots__ = ("_fetch", "_held", "_limits", "_place_of", "locked")

@@ -1,4 +1,4 @@
-"""Whole clusters in memory under a seed, and what must hold of them: `make simulate`.
+"""Whole clusters in memory under a seed, and their invariants: `make simulate`.
 
 Machines, network, disks and clients of a simulated cluster are here, on one clock. `faults`: what
 fails in it. `checks`: what must hold all the same, and the anomalies of client histories.

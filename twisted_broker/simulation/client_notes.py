@@ -1,4 +1,4 @@
-"""What the clients of a simulated run did and were answered, for the checks during the run.
+"""Notes of the clients' requests and answers, for the checks during a simulated run.
 
 Owns `Notes` and `Attempt`.
 

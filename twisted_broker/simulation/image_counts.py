@@ -1,4 +1,5 @@
-"""What the controller committed, counted: elections, ISRs, membership, topics, directories.
+"""Counts of the changes that the controller committed: elections, ISRs, membership, topics,
+directories.
 
 Owns `ImageCounts`, which is given each image and the one before it. Not here: judging them
 (`simulation/checks/committed_state.py`).

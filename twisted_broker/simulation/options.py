@@ -1,5 +1,5 @@
-"""What a seed means: the cluster, its topics and clients, its network, and what goes wrong with
-them.
+"""The options drawn from a seed: the cluster, its topics and clients, its network, and the faults
+of them.
 
 Owns `options_of`.
 

@@ -1,4 +1,4 @@
-"""What happened in simulated runs, by kind: a run that nothing happened in proves nothing.
+"""Counts of the events of simulated runs, by kind: a run without events proves nothing.
 
 Owns `KINDS`, the table of what the seeds must reach, and `DARK`, what they cannot; `Reach`, the
 counts of one run; `Total`, those of many runs, its table and what is missing in it.

@@ -1,4 +1,4 @@
-"""What the administrator does with replicas: moves between directories, throttles of replication.
+"""The administrator's acts on replicas: moves between directories, throttles of replication.
 
 Owns `move_replica`, `throttle`, `ease_throttles`, and `add_replica_acts`, which draws the seeds
 that have them.

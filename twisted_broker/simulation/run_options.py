@@ -1,4 +1,4 @@
-"""What one simulated run is made of.
+"""The options of one simulated run.
 
 Owns `Options` and `Topic`, plain data. Not here: what a seed makes of them
 (`simulation/options.py`, `simulation/workload.py`).

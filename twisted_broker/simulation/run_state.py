@@ -1,4 +1,4 @@
-"""What a long run has finished, in a file: so that it can be stopped, and continued.
+"""The finished seeds of a long run, in a file: so that it can be stopped, and continued.
 
 Owns `RunState` and `source_of`.
 

@@ -1,4 +1,4 @@
-"""What is done in a run, and when: the actions of clients, of the administrator and of the faults.
+"""The schedule of a run: the actions of clients, of the administrator and of the faults.
 
 Owns `Action`, `Actor` and `Schedule`.
 

@@ -1,4 +1,4 @@
-"""What the transactional clients of a simulated run did and were answered.
+"""Notes of the transactional clients' requests and answers in a simulated run.
 
 Owns `Transaction`, `Outcome` and `TransactionNotes`; `keyed`, what a value of a compacted topic
 says about its record.

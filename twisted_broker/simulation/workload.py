@@ -1,4 +1,4 @@
-"""What the logs, the clients and the administrator of a seed do: swarm testing.
+"""The work of the logs, the clients and the administrator of a seed: swarm testing.
 
 Owns `add_workload`. Each seed draws which of all this is on, and how much of it: a run with
 everything at once hides what shows only without the rest.

@@ -1,4 +1,4 @@
-"""What the machines of a simulated cluster share: time, network, randomness, and a trace.
+"""The world that the machines of a simulated cluster share: time, network, randomness, and a trace.
 
 Owns `SimWorld` and `Trace`.
 

@@ -3,7 +3,7 @@
 Owns `ClusterState`, gathered from one image in pieces, and the words for its troubles.
 
 1. A pure function of an image and the settings. `gather` pauses after every piece of about a
-   millisecond; what it holds is bounded by brokers, `MOST_TROUBLES` and the rows of one page.
+   millisecond; its size is bounded by brokers, `MOST_TROUBLES` and the rows of one page.
 2. A broker that is away is one trouble, with the count of its replicas, not one for each of them.
 
 Source: our own. Ring 0. Not here: what this broker knows of its own replicas (`local_state.py`),

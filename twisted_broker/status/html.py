@@ -1,4 +1,4 @@
-"""What the pages have in common: frame, style, tables, pauses. Ring 1.
+"""The parts that all pages have: frame, style, tables, pauses. Ring 1.
 
 Owns the HTML's form, and the headers that go with it.
 

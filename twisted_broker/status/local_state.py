@@ -1,4 +1,4 @@
-"""What one broker knows of itself, for the page: log directories, its own troubles, the groups that
+"""One broker's own state, for the page: log directories, its own troubles, the groups that
 it coordinates. Ring 0.
 
 Owns `Directory` and `GroupRow`, and how they are found.

@@ -1,4 +1,4 @@
-"""What is awaited of a cluster, for `AsyncCluster` and `trial.Cluster` alike.
+"""A cluster's calls as awaitables, for `AsyncCluster` and `trial.Cluster` alike.
 
 Owns `AwaitedCluster`, `AsyncTopic` and `AsyncGroup`, with the names of `Cluster`, `Topic` and
 `Group`. asyncio and Twisted await the same coroutines.

@@ -1,4 +1,4 @@
-"""What came of moved time: leaders, ISRs, log starts, members, transactions.
+"""The changes while time was moved: leaders, ISRs, log starts, members, transactions.
 
 Owns `Changes`, which looks at a cluster, and `changes`, the sentences between two looks.
 

@@ -1,4 +1,4 @@
-"""What a test may ask of its cluster, in the cluster's process.
+"""A test's calls of its cluster, in the cluster's process.
 
 Owns `ClusterCalls`: topics, records, groups, what is waited for. Each method is one call of the
 socket; its arguments and its result are what JSON has, bytes in base64.

@@ -1,4 +1,4 @@
-"""What a test may ask of its cluster's trace.
+"""A test's questions to its cluster's trace.
 
 Owns `Evidence`: exchanges as JSON has them, files of them, and what clients were told compared with
 what is there. Each public method is one call of the socket.

@@ -1,4 +1,4 @@
-"""What a test strikes in its cluster, and the evidence of what came of it.
+"""The handles by which a test strikes its cluster, and the evidence of the outcome.
 
 Owns `ClusterBroker`, `Link`, `Disk`, `Fault`, `Snapshot`, `RequestFaults`, `ClusterClock`,
 `ClusterTrace` and `ClusterVerbs`, for `Cluster`, `AsyncCluster` and `trial.Cluster` alike:

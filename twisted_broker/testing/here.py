@@ -1,4 +1,5 @@
-"""What clusters in the caller's process share: `trial.Cluster`, and that of a simulated run.
+"""The parts that clusters in the caller's process share: `trial.Cluster`, and that of a simulated
+run.
 
 Owns `ClusterHere`.
 

@@ -1,4 +1,4 @@
-"""What the page of a test's cluster shows: all machines' own views, at one moment.
+"""The state behind the page of a test's cluster: all machines' own views, at one moment.
 
 Owns `PageState`: the live state of all brokers, with machines and links beside.
 

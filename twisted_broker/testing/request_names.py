@@ -1,4 +1,4 @@
-"""What a request, or its answer, is about: topics, partitions, groups, transactional ids.
+"""The names in a request or its answer: topics, partitions, groups, transactional ids.
 
 Owns `names_of`, which finds them by the names that fields have in Kafka's messages, and
 `elements`, the structures of an answer that are of one partition each.

@@ -1,4 +1,4 @@
-"""What must hold of what clients were told: nothing acknowledged is lost, repeated or reordered.
+"""Checks of the answers that clients got: nothing acknowledged is lost, repeated or reordered.
 
 Owns `lost`, `repeated` and `reordered`. Each compares the Produce requests of a trace, and their
 answers, with the records of a topic.

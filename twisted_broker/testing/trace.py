@@ -1,4 +1,4 @@
-"""What clients sent and were answered: the last frames, decoded when somebody asks.
+"""Clients' requests and answers: the last frames, decoded when somebody asks.
 
 Owns `Trace`, a ring of frames, and `Exchange`, a request with its answer.
 

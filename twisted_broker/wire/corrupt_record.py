@@ -1,4 +1,4 @@
-"""What is wrong with record bytes: the typed refusals of batches, records and compressed payloads.
+"""The errors of record bytes: the typed refusals of batches, records and compressed payloads.
 
 1. Every fault found in record bytes, from whomever they came, is a `CorruptRecordError` or a
    subclass; no `struct.error`, `IndexError` or error of a compression library leaves the record

@@ -1,4 +1,4 @@
-"""What the native classes of messages and their codecs are made of. Only a compiled broker has it.
+"""The base of the native classes of messages and their codecs. Only a compiled broker has it.
 
 A family of `compiled/families.txt` becomes such classes when a wheel is compiled
 (`native_source.py`): one class per struct with typed attributes, one function that reads it and one

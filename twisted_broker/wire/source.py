@@ -1,4 +1,4 @@
-"""What the writers of source text share: lines with indentation, the `struct` formats in use,
+"""The parts that writers of source text share: lines with indentation, the `struct` formats in use,
 sizes, literals.
 
 Not here: what the lines say (reader_source.py, writer_source.py, init_source.py).

@@ -1,4 +1,4 @@
-"""What a description of a message is: a class that is nothing but its fields.
+"""The base of a message's description: a class that is nothing but its fields.
 
 Owns `Struct` and what is made of it: `Message`, and its kinds `Request`, `Response`, `Record`.
 

@@ -1,4 +1,4 @@
-"""What the ACLs of a Kafka 3.9 cluster look like in ZooKeeper.
+"""The ACLs of a Kafka 3.9 cluster as nodes of ZooKeeper.
 
 Owns paths and content of the nodes of resources and of their announcements.
 

@@ -1,4 +1,4 @@
-"""What a ZooKeeper cluster announces: sequential children of a node, one for each change.
+"""The announcements of a ZooKeeper cluster: sequential children of a node, one for each change.
 
 Owns `ChangeNotifications`, by which ACLs and settings are kept up to date.
 

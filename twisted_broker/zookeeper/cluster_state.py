@@ -1,5 +1,5 @@
-"""What the controller of a ZooKeeper cluster has said: the cluster as an image, and the roles of
-this broker as deltas.
+"""The messages of a ZooKeeper cluster's controller as state: the cluster as an image, and the roles
+of this broker as deltas.
 
 Owns the newest image (an `ImageSource`), the controller's id and epoch, and the decisions on
 LeaderAndIsr, StopReplica and UpdateMetadata.

@@ -1,4 +1,4 @@
-"""What a member of a ZooKeeper cluster sends to the controller on clients' behalf, or refuses.
+"""Clients' requests that a member of a ZooKeeper cluster sends on to the controller, or refuses.
 
 Owns `ZooKeeperForwarding`, and producer ids by block of `/latest_producer_id_block`.
 

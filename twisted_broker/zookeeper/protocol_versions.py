@@ -1,4 +1,4 @@
-"""What brokers of a ZooKeeper cluster speak between each other: nothing is negotiated there.
+"""The versions that brokers of a ZooKeeper cluster speak among themselves: nothing is negotiated.
 
 Owns the two inter-broker protocols that are supported, and what each means.
 

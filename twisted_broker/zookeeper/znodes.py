@@ -1,4 +1,4 @@
-"""What the nodes of a Kafka 3.9 cluster in ZooKeeper hold.
+"""The content of the nodes of a Kafka 3.9 cluster in ZooKeeper.
 
 Owns paths and JSON of the nodes that a broker reads or writes.
 

@@ -1,4 +1,4 @@
-"""What an assignor is given. Ring 0 (pure: docs/ARCHITECTURE.md 3).
+"""The input of an assignor. Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns `AssignorMember`, `GroupSpec`.
 

@@ -1,4 +1,4 @@
-"""What members of the classic protocol request of a consumer group.
+"""Requests of classic members of a consumer group.
 Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns `classic_join`, `classic_sync`, `classic_heartbeat`: JoinGroup, SyncGroup and Heartbeat.

@@ -1,4 +1,4 @@
-"""What ConsumerGroupDescribe says of a group. Ring 0 (pure: docs/ARCHITECTURE.md 3).
+"""A group as ConsumerGroupDescribe shows it. Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns `describe`, `described_topics`.
 
@@ -6,7 +6,7 @@ Owns `describe`, `described_topics`.
 2. Topics that are gone are left out.
 
 Source: Apache Kafka 4.3.1 `ConsumerGroup.asDescribedGroup`. Not here: who may see which topic, and
-that only what is committed is described (`consumer_group_runner.py`).
+that only committed state is described (`consumer_group_runner.py`).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What classic consumers put into JoinGroup and get from SyncGroup, as a consumer group sees it.
-Ring 0 (pure: docs/ARCHITECTURE.md 3).
+"""The bytes that classic consumers put into JoinGroup and get from SyncGroup, as a consumer group
+sees it. Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns the reading of subscriptions, and the reading and writing of assignments of the protocol type
 "consumer".

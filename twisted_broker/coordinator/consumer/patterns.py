@@ -3,8 +3,8 @@ Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns `pattern_change`, `must_resolve`, `resolve_patterns`, `patterns_resolved`.
 
-1. A whole name matches, in linear time and in steps (`linear_pattern.py`). What that does not take
-   is INVALID_REGULAR_EXPRESSION.
+1. A whole name matches, in linear time and in steps (`linear_pattern.py`). A pattern that it does
+   not take is INVALID_REGULAR_EXPRESSION.
 2. A pattern is compiled when its first member brings it, and resolved apart: the result comes as a
    decision of its own. The last member that gives it up writes its tombstone.
 3. All patterns of a group are resolved together, by one refresh at a time, which nothing but

@@ -1,11 +1,11 @@
-"""What ShareGroupDescribe says of a group. Ring 0 (pure: docs/ARCHITECTURE.md 3).
+"""A group as ShareGroupDescribe shows it. Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns `describe`.
 
 1. Topics that are gone are left out.
 
 Source: Apache Kafka 4.3.1 `ShareGroup.asDescribedGroup`. Not here: who may see which topic, and
-that only what is committed is described (`share_group_runner.py`).
+that only committed state is described (`share_group_runner.py`).
 """
 
 from __future__ import annotations

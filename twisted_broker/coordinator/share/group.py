@@ -1,4 +1,4 @@
-"""A share group: the state that its records give, and what is derived from that.
+"""A share group: the state that its records give, and facts derived from that.
 Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns `ShareGroup`, a `ModernGroup`.

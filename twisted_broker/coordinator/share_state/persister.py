@@ -1,4 +1,4 @@
-"""Who keeps the state of share partitions, as those who need it know him. Ring 1.
+"""The interface of a keeper of share partitions' states. Ring 1.
 
 Owns `IPersister`.
 

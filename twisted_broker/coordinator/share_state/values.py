@@ -3,9 +3,9 @@ Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns `SharePartitionKey`, `StateBatch`, `ReadState`, `WriteState`, `StateSummary`.
 
-1. A delivery state is 0 (available), 2 (acknowledged) or 4 (archived): what is acquired is not
+1. A delivery state is 0 (available), 2 (acknowledged) or 4 (archived): an acquired record is not
    stored.
-2. The start offset -1 is one that is not decided yet, and in what is written one that stays.
+2. The start offset -1 is one that is not decided yet, and in a written state one that stays.
 
 Source: Apache Kafka 4.3.1 `SharePartitionKey`, `PersisterStateBatch`; KIP-932. Not here: how a
 partition's leader comes by its states.

@@ -1,4 +1,4 @@
-"""What StreamsGroupDescribe says of a group. Ring 0 (pure: docs/ARCHITECTURE.md 3).
+"""A group as StreamsGroupDescribe shows it. Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns `describe`.
 
@@ -6,7 +6,7 @@ Owns `describe`.
 2. A member's assignment: the tasks given to it, without those that it was told to give up.
 
 Source: Apache Kafka 4.3.1 `StreamsGroup.asDescribedGroup`. Not here: who may see which topic, and
-that only what is committed is described (`group_runner.py`).
+that only committed state is described (`group_runner.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A streams group: the state that its records give, and what is derived from that.
+"""A streams group: the state that its records give, and facts derived from that.
 Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns `StreamsGroup`, a `ModernGroup` (`modern_group.py`).

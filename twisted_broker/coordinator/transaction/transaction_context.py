@@ -1,4 +1,4 @@
-"""What the transaction coordinator needs of the rest of the broker. Ring 1.
+"""The transaction coordinator's needs of the rest of the broker. Ring 1.
 
 Owns `TransactionContext` and the coordinator's settings.
 

@@ -1,4 +1,4 @@
-"""What a request does to a transactional id. Ring 0 (pure: docs/ARCHITECTURE.md 3).
+"""The decisions on a transactional id, one for each request. Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns `begin_producer`, `add_partitions`, `verify_partitions`, `end_transaction`, `fence_and_abort`.
 

@@ -1,4 +1,4 @@
-"""What the transaction coordinator must know of this broker's roles and of the metadata. Ring 1.
+"""Tells the transaction coordinator about this broker's roles and the metadata. Ring 1.
 
 Owns `TransactionsTopic`, `TransactionPublisher` and `build_transaction_coordinator`, which puts a
 coordinator together.

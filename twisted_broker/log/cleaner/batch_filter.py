@@ -1,4 +1,4 @@
-"""What stays of one batch when its log is cleaned.
+"""The part of one batch that stays when its log is cleaned.
 
 Owns `BatchFilter`.
 

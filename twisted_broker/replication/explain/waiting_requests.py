@@ -1,4 +1,4 @@
-"""What each request that waits for a partition waits for, found on demand.
+"""The conditions of the requests that wait for a partition, found on demand.
 
 Owns `WaitingRequest` and the function that finds it, out of the operations in the purgatories.
 

@@ -1,4 +1,4 @@
-"""What is known of a move of a replica between two of this broker's directories.
+"""The state of a move of a replica between two of this broker's directories.
 Ring 0 (pure: docs/ARCHITECTURE.md 3).
 
 Owns `Move` and `Assignment`. Source: KIP-113, KIP-858. Not here: how a move goes on

@@ -1,4 +1,4 @@
-"""What the targets of a follower's and of a move's fetcher have in common: logs that are filled.
+"""The base of the targets of a follower's and of a move's fetcher: logs that are filled.
 
 Owns `FetchedLogs`: questions about a log, and where it is truncated.
 

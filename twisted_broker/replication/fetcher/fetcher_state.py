@@ -1,4 +1,4 @@
-"""What a fetcher knows of its partitions, and what an answer of their leader means for each.
+"""A fetcher's state of its partitions, and the outcome of a leader's answer for each.
 
 Owns the state of every partition of one fetcher, their order, what the leader is requested to send
 for them, and the decisions: who may be fetched, whether an answer still counts, what it means.

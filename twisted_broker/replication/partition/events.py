@@ -1,4 +1,4 @@
-"""What can happen to a partition: the left column of the event table in `replica_manager`.
+"""The events of a partition: the left column of the event table in `replica_manager`.
 
 A partition calls its listeners and puts the event into the queue it was given; effects run after
 it returned, first in, first out. Source: docs/ARCHITECTURE.md 4.

@@ -1,4 +1,4 @@
-"""What a fetch requests and gets, between `api/fetch`, the replica manager and the partitions.
+"""A fetch's request and answer, between `api/fetch`, the replica manager and the partitions.
 
 Owns `FetchParams` (one request), `FetchPartitionRequest` (one partition of it),
 `FetchPartitionResult`, `FollowerId` and `ConsumerId`.

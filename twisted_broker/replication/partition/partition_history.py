@@ -1,4 +1,4 @@
-"""What a partition remembers of its own changes, for the explanation of why it is as it is.
+"""A partition's memory of its own changes, for the explanation of its state.
 
 Owns `PartitionHistory`: why each replica that is out of the ISR left it, since when the ISR is
 below its minimum, what was proposed and refused, what truncations dropped, why following stopped.

@@ -1,4 +1,4 @@
-"""What a leader knows of one follower.
+"""A leader's knowledge of one follower.
 
 Owns the follower's log end and start as of its last fetch, when it was last caught up, and under
 which broker epoch it fetches; and `LastRound`, which the replicas idle in one session share.

@@ -1,4 +1,4 @@
-"""What went through this broker, per topic.
+"""Counts of the records and requests of a topic on this broker.
 
 Owns the counters that appends and reads raise.
 

@@ -1,4 +1,4 @@
-"""What can wait, and when it need not wait any longer.
+"""The operations that can wait, and when each need not wait any longer.
 
 Owns the conditions of a delayed produce, a delayed fetch and a delayed DeleteRecords, and the
 outcomes they complete.

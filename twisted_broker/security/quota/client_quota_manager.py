@@ -1,4 +1,4 @@
-"""What clients used of one kind of quota, and how long they wait for having used too much.
+"""Clients' use of one kind of quota, and how long they wait for having used too much.
 
 Owns `ClientQuotaManager` and its two variants: of time (`RequestQuotaManager`) and of mutations of
 the metadata (`ControllerMutationQuotaManager`).

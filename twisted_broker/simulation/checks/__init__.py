@@ -1,1 +1,1 @@
-"""What must hold: invariants of a simulated cluster, and the anomalies of client histories."""
+"""The invariants of a simulated cluster, and the anomalies of client histories."""

@@ -1,4 +1,4 @@
-"""What a history must not show: Jepsen's anomalies of a log, under Jepsen's names.
+"""The anomalies that a history must not show: Jepsen's, of a log, under Jepsen's names.
 
 Owns `find_anomalies`. Each partition's order of values is rebuilt from every (offset, value) that
 any client was answered; gaps between offsets are fine, so skips are counted in that order and not

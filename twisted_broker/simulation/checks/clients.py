@@ -1,4 +1,4 @@
-"""What clients are answered, checked against what was committed.
+"""Answers to clients, checked against the committed records.
 
 Owns `ClientChecker`: each fact as it becomes known, and at the end what became of every batch.
 

@@ -1,4 +1,4 @@
-"""What must always hold in a cluster, checked after every step of a simulated run.
+"""Invariants of a cluster, checked after every step of a simulated run.
 
 Owns `ClusterChecker`: which rules are checked when.
 

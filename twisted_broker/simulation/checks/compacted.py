@@ -1,4 +1,4 @@
-"""What stays of a compacted log, checked against all that was ever committed to it.
+"""Compacted logs, checked against all that was ever committed to them.
 
 Owns `CompactedChecker`, and `KeyedLine`, the records that a leader exposed, in order, before any
 cleaner took some.

@@ -1,4 +1,4 @@
-"""What members of a consumer group of KIP-848 are answered, checked: epochs, owners, commits.
+"""Answers to members of a consumer group of KIP-848, checked: epochs, owners, commits.
 
 Owns `ConsumerGroupChecker`.
 

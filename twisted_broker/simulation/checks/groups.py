@@ -1,4 +1,4 @@
-"""What members of a group are answered, checked: generations, assignments, committed offsets.
+"""Answers to members of a group, checked: generations, assignments, committed offsets.
 
 Owns `GroupChecker`, of classic groups, and `CommitChecker`, of any.
 

@@ -1,4 +1,4 @@
-"""What members of an ISR must hold: all that was exposed.
+"""Members of an ISR must hold all that was exposed.
 
 Owns `Seen`, one partition on one machine as of its last step, and `Members`, all of them.
 

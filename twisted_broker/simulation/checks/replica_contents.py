@@ -1,4 +1,4 @@
-"""What a replica's log holds, read past the production code, and the one line of what was
+"""The content of a replica's log, read past the production code, and the one line of what was
 committed.
 
 Owns `Mirror`, the batches of one log as its file has them, and `Line`, the committed history of one

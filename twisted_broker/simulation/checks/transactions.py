@@ -1,5 +1,5 @@
-"""What read_committed consumers and committed offsets show, checked against the transactions that
-their producers ran.
+"""The reads of read_committed consumers and committed offsets, checked against the transactions
+that their producers ran.
 
 Owns `TransactionChecker`.
 

@@ -1,4 +1,4 @@
-"""What all faults share: the machines they may hit, their randomness and clock, and the repair.
+"""The base of all faults: the machines they may hit, their randomness and clock, and the repair.
 
 Owns `FaultInjector`. A fault is a function `(injector, node)`: it hits a machine
 now, and schedules the repair, which runs even when all faults have ended meanwhile. Not here: which

@@ -1,4 +1,4 @@
-"""What happens to the members of a consumer group, and to its coordinator and that of transactions.
+"""Faults of the members of a consumer group, of its coordinator and that of transactions.
 
 A coordinator of transactions is struck at any time, or as soon as it has decided one and its
 markers are on their way: they may come late then, behind those of the next coordinator.

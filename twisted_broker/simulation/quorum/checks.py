@@ -1,4 +1,4 @@
-"""What must hold where several controllers keep the metadata.
+"""Invariants of several controllers that keep the metadata.
 
 Owns `QuorumChecker` and `QuorumState`.
 

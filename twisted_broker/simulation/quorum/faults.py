@@ -1,4 +1,4 @@
-"""What goes wrong with controllers of several: whoever is active is struck.
+"""Faults of controllers of several: the active one is struck.
 
 Owns `QuorumFaults`, which has one actor more, and the faults of it (`faults/base.py` says what a
 fault is).

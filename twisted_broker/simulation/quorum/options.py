@@ -1,4 +1,4 @@
-"""What a seed means for a cluster with three controllers.
+"""The options drawn from a seed for a cluster with three controllers.
 
 Owns `quorum_options_of`.
 

@@ -1,4 +1,4 @@
-"""What the seeds of clusters with three controllers must reach.
+"""The events that the seeds of clusters with three controllers must reach.
 
 Owns `QUORUM_WANTED`, the table, and `QuorumReach`; `QuorumProbes`, which look where only these
 clusters come.

@@ -1,5 +1,5 @@
-"""What the steps of one scenario share: production brokers and our controller on the simulated
-clock, network and disk.
+"""The world that the steps of one scenario share: production brokers and our controller on the
+simulated clock, network and disk.
 
 Owns `ScenarioWorld`: the machines, the controller's committed image, the running of time, pending
 client requests, and the log lines since the last step.

@@ -1,4 +1,4 @@
-"""What brokers ask the simulated controller: ControlledShutdown, AlterPartition,
+"""Brokers' requests to the simulated controller: ControlledShutdown, AlterPartition,
 AllocateProducerIds.
 
 Owns `BrokerRequests`; each is an event among the others.

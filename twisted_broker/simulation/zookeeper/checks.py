@@ -1,4 +1,4 @@
-"""What must hold of a cluster in ZooKeeper mode: the same rules, with the tree in ZooKeeper as the
+"""Invariants of a cluster in ZooKeeper mode: the same rules, with the tree in ZooKeeper as the
 truth about leaders and ISRs.
 
 Owns `TreeImage`, which reads the tree as an image, `ZooKeeperState` and `ZooKeeperChecker`.

@@ -1,5 +1,5 @@
-"""What the simulated controller sends to brokers, as Apache Kafka's controller does: one request
-in flight to each, in order, again until it is answered or the broker is gone.
+"""The simulated controller's requests to brokers, sent as Apache Kafka's controller does: one
+request in flight to each, in order, again until it is answered or the broker is gone.
 
 Owns `ControllerChannels` and `Leadership`, the content of a partition's `state` as the controller
 knows it.

@@ -1,4 +1,4 @@
-"""What the simulated controller knows of its cluster: read, written, and told to brokers.
+"""The simulated controller's knowledge of its cluster: read, written, and told to brokers.
 
 Owns `ControllerContext`; `Moved`, which every call raises that finds another controller; the
 content of a topic's node (`topic_json`).

@@ -1,4 +1,4 @@
-"""What a seed of a cluster in ZooKeeper mode means.
+"""The options drawn from a seed for a cluster in ZooKeeper mode.
 
 Owns `zookeeper_options_of`.
 

@@ -1,4 +1,4 @@
-"""What the seeds of clusters in ZooKeeper mode must reach.
+"""The events that the seeds of clusters in ZooKeeper mode must reach.
 
 Owns `ZOOKEEPER_WANTED`, the table, and `ZooKeeperReach`; `ZooKeeperProbes`, which look where only
 these clusters come.

@@ -1,4 +1,4 @@
-"""What can be asked of a cluster over HTTP: one table.
+"""The verbs of a cluster over HTTP: one table.
 
 Owns `VERBS`, `arguments_of` (the body of a request, checked) and `openapi`, the document.
 

@@ -1,4 +1,4 @@
-"""What a program sees of the system: time, chance, threads, sockets and processes.
+"""The system as a simulated program sees it: time, chance, threads, sockets and processes.
 
 Owns `Controlled`, which stands in front of the standard library from before the program's imports
 (they bind functions as defaults) to the end of the process, and `NotSimulated`.

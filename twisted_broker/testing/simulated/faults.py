@@ -1,4 +1,4 @@
-"""What is done to the machines of a simulated run, and when.
+"""The faults of the machines of a simulated run, and when they strike.
 
 Owns `DrawnFaults` and the table of kinds.
 

@@ -1,4 +1,4 @@
-"""What consumers put into JoinGroup's and SyncGroup's opaque bytes. Each starts with a 16-bit
+"""The messages in JoinGroup's and SyncGroup's opaque bytes. Each starts with a 16-bit
 version (0-3); a reader takes the highest it knows.
 
 ConsumerProtocolSubscription: 1 owned partitions (KIP-429); 2 generation (KIP-792); 3 rack

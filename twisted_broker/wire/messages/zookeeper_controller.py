@@ -1,4 +1,4 @@
-"""What the controller of a ZooKeeper cluster and its brokers send each other: LeaderAndIsr (4),
+"""Messages between the controller of a ZooKeeper cluster and its brokers: LeaderAndIsr (4),
 StopReplica (5), UpdateMetadata (6), ControlledShutdown (7). They left Kafka with 4.0.
 
 Versions from inter-broker protocol 2.6 on, all flexible. LeaderAndIsr: 4; 5 topic ids and type

@@ -129,10 +129,10 @@ class KafkaConnection(Protocol):
     """The protocol of an accepted connection.
 
     `active`: a whole request came, or an answer was read, since the idle watch last looked, which
-    keeps `idle_rounds` and `seen_bytes`; `has_requested`: a request ever came; `held_since`: the
-    second at which the request that is started now came, 0 if it did not wait for earlier ones;
-    `is_follower`: a follower fetched; `throttled`: its client waits for its quota; `sasl`: the gate
-    of a listener with SASL; `is_stranger`: it has not authenticated there yet.
+    keeps `idle_rounds` and `seen_bytes`; `has_requested`: a request ever came; `held_since`: when
+    the present request arrived, in seconds, if it waited for earlier ones, else 0; `is_follower`: a
+    follower fetched; `throttled`: its client waits for its quota; `sasl`: the gate of a listener
+    with SASL; `is_stranger`: it has not authenticated there yet.
     """
 
     is_follower = False

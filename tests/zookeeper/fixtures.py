@@ -8,7 +8,8 @@ from typing import Any
 from twisted.internet.defer import Deferred, ensureDeferred
 
 from tests.replication.fixtures import TOPIC_ID, Fixture
-from twisted_broker.simulation.memory_zookeeper import MemoryEnsemble, MemoryZooKeeper
+from tests.zookeeper.memory_zookeeper import MemoryZooKeeper
+from twisted_broker.simulation.memory_zookeeper import MemoryEnsemble
 from twisted_broker.turns import Turns
 from twisted_broker.wire.messages import zookeeper_controller as messages
 from twisted_broker.zookeeper.acl_watch import AclWatch

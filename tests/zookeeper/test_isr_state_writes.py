@@ -7,9 +7,10 @@ from typing import Any
 
 from tests.replication.fixtures import TP, at, code_of, follower
 from tests.zookeeper.fixtures import CONTROLLER_EPOCH, Member, role
+from tests.zookeeper.memory_zookeeper import MemoryZooKeeper
 from twisted_broker.log_config import LogConfig
 from twisted_broker.replication.partition.mirrored_partition import truncate_mirrored
-from twisted_broker.simulation.memory_zookeeper import MemoryEnsemble, MemoryZooKeeper
+from twisted_broker.simulation.memory_zookeeper import MemoryEnsemble
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.zookeeper.isr_state_writes import IsrStateWrites
 from twisted_broker.zookeeper.znodes import PartitionStateNode, read_state, state_json, state_path

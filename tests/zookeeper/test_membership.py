@@ -12,13 +12,14 @@ from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.logger import capturedLogs, formatEvent
 
 from tests.zookeeper.fixtures import Member
+from tests.zookeeper.memory_zookeeper import MemoryZooKeeper
 from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.image.entries import Endpoint
 from twisted_broker.image.metadata_image import BROKER_RESOURCE, TOPIC_RESOURCE
 from twisted_broker.installed import install
 from twisted_broker.server.zookeeper_membership import kazoo_client
 from twisted_broker.settings import ConfigError
-from twisted_broker.simulation.memory_zookeeper import MemoryEnsemble, MemoryZooKeeper
+from twisted_broker.simulation.memory_zookeeper import MemoryEnsemble
 from twisted_broker.zookeeper.config_watch import ConfigWatch
 from twisted_broker.zookeeper.kazoo_client import KazooZooKeeper
 from twisted_broker.zookeeper.membership import Membership

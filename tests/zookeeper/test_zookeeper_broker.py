@@ -10,12 +10,13 @@ from twisted.internet.defer import ensureDeferred
 from tests.memory_broker import MemoryBroker
 from tests.replication.fixtures import TOPIC_ID
 from tests.zookeeper.fixtures import role
+from tests.zookeeper.memory_zookeeper import MemoryZooKeeper
 from twisted_broker.broker_config import BrokerConfig
 from twisted_broker.config import SAMPLE_VALUES
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.server.kafka_server import KafkaServer
 from twisted_broker.server.zookeeper_membership import ZooKeeperMembership
-from twisted_broker.simulation.memory_zookeeper import MemoryEnsemble, MemoryZooKeeper
+from twisted_broker.simulation.memory_zookeeper import MemoryEnsemble
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.messages import zookeeper_controller as messages
 from twisted_broker.zookeeper.znodes import CLUSTER_ID, broker_path

@@ -1,7 +1,7 @@
 """ZooKeeper as the rest of this package sees it.
 
 Owns `IZooKeeper`, its errors and `NodeStat`. Met by `kazoo_client.py`, and in memory by
-`simulation/memory_zookeeper.py`.
+`tests/zookeeper/memory_zookeeper.py`.
 
 1. Each call answers once, by Deferred, on the reactor's thread; a call whose connection was lost
    fails with `ConnectionLossError`, and may have been done or not.

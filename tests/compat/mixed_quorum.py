@@ -90,9 +90,7 @@ class Place:
             command = java("kafka.tools.StorageTool", *words)
         else:
             sets = [w for name, each in self.settings.items() for w in ("--set", f"{name}={each}")]
-            ours = [word for word in chosen if "group" in word]
-            levels = ["--feature", *ours[-1:]]
-            words = ["format", "-t", CLUSTER_ID, "--data", self.data, *sets, *levels, *how]
+            words = ["format", "-t", CLUSTER_ID, "--data", self.data, *sets, *chosen, *how]
             command = [str(REPLOG), *words]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stdout + done.stderr

@@ -35,9 +35,14 @@ from twisted_broker.cluster.cluster_view import ClusterView
 from twisted_broker.cluster.controller import Controller
 from twisted_broker.cluster.election import Candidates, Elected, Election
 from twisted_broker.cluster.metadata_log import MetadataLog
+from twisted_broker.coordinator import offset_metadata_manager
 from twisted_broker.coordinator.consumer.group import ConsumerGroup
+from twisted_broker.coordinator.consumer.migration import Upgrade
+from twisted_broker.coordinator.coordinator_shard import CoordinatorShard
+from twisted_broker.coordinator.group_entry import GroupEntry
 from twisted_broker.coordinator.group_offsets import GroupOffsets
 from twisted_broker.coordinator.offsets_store import ReplicaOffsetsStore
+from twisted_broker.coordinator.streams.group import StreamsGroup
 from twisted_broker.coordinator.transaction.transaction_marker_sender import (
     PendingCompletion,
     TransactionMarkerSender,
@@ -76,6 +81,9 @@ from twisted_broker.replication.partition.isr_state import CommittedIsr, IsrProp
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.replication.partition.remote_replica import RemoteReplica
 from twisted_broker.replication.replica_manager import ReplicaManager
+from twisted_broker.share.in_flight import ARCHIVED
+from twisted_broker.share.share_partition import SharePartition
+from twisted_broker.share.share_partition_manager import SharePartitionManager
 from twisted_broker.simulation.__main__ import Verdict, run_seed
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import BatchBuilder, BatchView
@@ -94,7 +102,8 @@ class Planting:
 
     def __call__(self, owner: Any, name: str, mistaken: Callable[..., Any]) -> None:
         """`owner` is the class or module that holds the function itself."""
-        function = owner.__dict__[name]
+        held = owner.__dict__[name]
+        function = getattr(held, "__func__", held)
         wanted, given = list(signature(function).parameters), list(signature(mistaken).parameters)
         assert "arguments" in given or len(wanted) == len(given), (name, wanted, given)
         key = f"{owner.__name__}.{name}"
@@ -104,7 +113,8 @@ class Planting:
             self.ran[key] += 1
             return mistaken(*arguments, **keywords)
 
-        self._stack.enter_context(patch.object(owner, name, counted))
+        planted = staticmethod(counted) if isinstance(held, staticmethod) else counted
+        self._stack.enter_context(patch.object(owner, name, planted))
 
     def check_ran(self) -> None:
         """A mistake that nothing calls proves nothing."""
@@ -680,6 +690,79 @@ def offsets_change_in_cleaning(plant: Planting) -> None:
     plant(batch_filter, "_rebuilt", rebuilt)
 
 
+# groups of both protocols
+
+
+def upgrade_forgets_the_generation(plant: Planting) -> None:
+    """The epochs of a consumer group begin anew that was a classic one with members."""
+    real = Upgrade.__init__
+
+    def init(self: Upgrade, group: Any) -> None:
+        real(self, group)
+        self._generation = 0
+
+    plant(Upgrade, "__init__", init)
+
+
+def offsets_lost_with_an_upgrade(plant: Planting) -> None:
+    """A group that takes a classic one's place begins without its offsets."""
+    real = CoordinatorShard.begin_modern_group
+
+    def begin(self: CoordinatorShard, group: Any, entry: GroupEntry | None) -> None:
+        real(self, group, entry)
+        self.groups[group.group_id] = GroupEntry(group)
+
+    plant(CoordinatorShard, "begin_modern_group", begin)
+
+
+# streams groups
+
+
+def task_given_before_it_is_free(plant: Planting) -> None:
+    """A process gets an active task that another has not given up yet."""
+    plant(StreamsGroup, "is_active_somewhere", lambda self, task: False)
+
+
+def any_commit_of_a_streams_group(plant: Planting) -> None:
+    """It takes what a process commits that is not in the group any more."""
+
+    def check(
+        group: Any, member_id: str, member_epoch: int, partitions: Any, knows_member_epochs: bool
+    ) -> None:
+        pass
+
+    plant(offset_metadata_manager, "check_streams_commit", check)
+
+
+# share groups
+
+
+def lock_not_checked(plant: Planting) -> None:
+    """A member acknowledges what another has."""
+    real = SharePartition.__dict__["_check_held"].__func__
+
+    def check(member: str, run: Any, batch: Any) -> None:
+        real(run.member if run.is_held else member, run, batch)
+
+    plant(SharePartition, "_check_held", check)
+
+
+def acceptance_answered_before_it_is_written(plant: Planting) -> None:
+    """An acknowledgement is answered when it is sent to the share coordinator."""
+    real = SharePartitionManager._store
+
+    def store(self: SharePartitionManager, held: Any, write: Any) -> Any:
+        real(self, held, write)
+        return succeed(None)
+
+    plant(SharePartitionManager, "_store", store)
+
+
+def given_back_is_over(plant: Planting) -> None:
+    """What a member gives back, or has for too long, is not delivered again."""
+    plant(SharePartition, "_given_back", lambda self, run, delivery_count_limit: ARCHIVED)
+
+
 MUTATIONS: dict[str, Callable[[Planting], None]] = {
     each.__name__: each
     for each in (
@@ -737,6 +820,13 @@ MUTATIONS: dict[str, Callable[[Planting], None]] = {
         aborted_records_replace_others,
         last_sequence_cleaned_away,
         offsets_change_in_cleaning,
+        upgrade_forgets_the_generation,
+        offsets_lost_with_an_upgrade,
+        task_given_before_it_is_free,
+        any_commit_of_a_streams_group,
+        lock_not_checked,
+        acceptance_answered_before_it_is_written,
+        given_back_is_over,
     )
 }
 

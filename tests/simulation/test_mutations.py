@@ -66,6 +66,13 @@ RECORDED = {
     "recovery_point_before_the_flush": 207,
     "recovery_without_crc": 64,
     "partition_given_before_it_is_free": 11,
+    "upgrade_forgets_the_generation": 20,
+    "offsets_lost_with_an_upgrade": 17,
+    "task_given_before_it_is_free": 18,
+    "any_commit_of_a_streams_group": 55,
+    "lock_not_checked": 44,
+    "acceptance_answered_before_it_is_written": 38,
+    "given_back_is_over": 12,
 }
 BELOW = {
     "duplicates_not_recalled": (

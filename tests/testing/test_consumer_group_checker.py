@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.simulation.checks.consumer_groups import ConsumerGroupChecker
+from twisted_broker.simulation.checks.consumer_groups import ConsumerGroupChecker, Floor
 from twisted_broker.simulation.checks.replica_contents import Line
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -17,13 +17,15 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 class Checked:
     """A checker, and a member's heartbeat from its sending to its answer."""
 
-    def __init__(self) -> None:
+    def __init__(self, session_seconds: float | None = None) -> None:
         self.line, self.counted = Line(), list[str]()
         truth = SimpleNamespace(
             names={1: TopicPartition("__consumer_offsets", 0)}, line=lambda key: self.line
         )
-        self.found: Any = SimpleNamespace(truth=truth, broken="")
-        self.checker = ConsumerGroupChecker(self.found, self.counted.append)
+        self.sim = SimpleNamespace(now=0.0)
+        cluster = SimpleNamespace(sim=self.sim)
+        self.found: Any = SimpleNamespace(truth=truth, cluster=cluster, broken="")
+        self.checker = ConsumerGroupChecker(self.found, self.counted.append, session_seconds)
 
     def beat(
         self, member: str, epoch: int, *given: TopicPartition, listed: Any = (), joins: bool = False
@@ -70,7 +72,7 @@ def test_a_member_that_was_fenced_had_nothing_any_more(checked: Checked) -> None
 def test_an_older_answer_that_comes_later_takes_nothing(checked: Checked) -> None:
     lost = checked.checker.sent("a", frozenset())
     checked.beat("b", 3, T0, joins=True)
-    checked.checker.answered("a", 2, 0, frozenset({T0}), lost)
+    checked.checker.answered("a", 2, Floor(0.0, {}), frozenset({T0}), lost)
     assert not checked.beat("b", 3, T0, listed=(T0,))
 
 
@@ -81,3 +83,28 @@ def test_an_epoch_that_goes_back(checked: Checked) -> None:
     other = Checked()
     other.beat("a", 3, joins=True)
     assert "told epoch 2 after 3" in other.beat("a", 2)
+
+
+def test_an_empty_group_that_another_replaced_begins_anew() -> None:
+    """Once nobody is surely in it any more; who was in it then has nothing."""
+    checked = Checked(session_seconds=2.0)
+    checked.beat("a", 7, T0, T1, joins=True)
+    checked.sim.now = 1.9
+    checked.beat("a", 7, T0, T1, listed=(T0, T1))
+    checked.sim.now = 4.0
+    assert not checked.beat("b", 1, T0, T1, joins=True)
+    assert "while a had it" in checked.beat("a", 7, listed=(T0,))
+
+
+def test_one_that_left_is_not_in_the_group() -> None:
+    checked = Checked(session_seconds=2.0)
+    checked.beat("a", 7, T0, joins=True)
+    checked.checker.fenced("a")
+    assert not checked.beat("b", 1, T0, joins=True) and not checked.beat("c", 7, T1, joins=True)
+
+
+def test_an_epoch_goes_back_while_one_is_surely_there() -> None:
+    checked = Checked(session_seconds=2.0)
+    checked.beat("a", 7, T0, joins=True)
+    checked.sim.now = 1.9
+    assert "told epoch 1 after 7" in checked.beat("b", 1, joins=True)

@@ -31,6 +31,7 @@ class ConsumerMember(Member):
     """Of `CONSUMER_GROUP`; its generation is its member epoch."""
 
     group = CONSUMER_GROUP
+    _version = 1
     _commit_version = 9
 
     def __init__(
@@ -68,27 +69,41 @@ class ConsumerMember(Member):
         await self._beat(_JOIN)
 
     async def _beat(self, epoch: int) -> None:
-        member_id, listed = self._member_id, frozenset(self.owned)
+        member_id, listed = self._member_id, self._listed
         asked = self._coordinator, self.notes.coordinator_of(self.group)
         floor = self._checker.epoch_floor(member_id if epoch else "")
         lost = self._checker.sent(member_id, listed)
-        answer = await self._send_to_coordinator(self._heartbeat(epoch, listed), 1)
-        if answer is None or member_id != self._member_id:
+        request = self._heartbeat(epoch, listed)
+        answer = await self._send_to_coordinator(request, self._version)
+        if member_id != self._member_id:
+            return
+        if answer is None:
+            self._unanswered()
             return
         if answer.error_code:
             self._refused(error_of(answer.error_code))
             return
         if not self._is_still(*asked):
-            floor, lost = 0, frozenset()
-        given = None if answer.assignment is None else self._places(answer.assignment)
+            floor, lost = floor._replace(epochs={}), frozenset()
+        given = self._given(answer)
         self._checker.answered(member_id, answer.member_epoch, floor, given, lost)
         self._generation = answer.member_epoch
         if given is not None:
             await self._take(given)
 
-    def _heartbeat(
-        self, epoch: int, listed: frozenset[TopicPartition]
-    ) -> groups.ConsumerGroupHeartbeatRequest:
+    @property
+    def _listed(self) -> frozenset[TopicPartition]:
+        """What it has, for the next heartbeat."""
+        return frozenset(self.owned)
+
+    def _unanswered(self) -> None:
+        """A heartbeat was not: the next one is as good."""
+
+    def _given(self, answer: Any) -> frozenset[TopicPartition] | None:
+        """None: as before."""
+        return None if answer.assignment is None else self._places(answer.assignment)
+
+    def _heartbeat(self, epoch: int, listed: frozenset[TopicPartition]) -> Any:
         owned: dict[bytes, list[int]] = {}
         for place in sorted(listed):
             owned.setdefault(self.topic_ids[place.topic], []).append(place.partition)
@@ -125,8 +140,8 @@ class ConsumerMember(Member):
             self.owned |= found
 
     async def _leave(self) -> None:
-        await self._send_to_coordinator(self._heartbeat(_LEAVE, frozenset()), 1)
         self._checker.fenced(self._member_id)
+        await self._send_to_coordinator(self._heartbeat(_LEAVE, frozenset()), self._version)
         self.owned, self._generation, self._member_id = {}, -1, ""
 
     # work

@@ -101,11 +101,15 @@ class Member(Client):
 
     def crashes(self, seconds: float) -> None:
         """Its process is gone without a word; so much later there is another one."""
-        for connection in self._connections.values():
+        for connection in list(self._connections.values()):  # what waited goes on at once
             connection.close()
         self._connections.clear()
         self.owned, self._generation, self._member_id = {}, -1, ""
         self._coordinator = None
+        self._returns = self.runtime.clock.seconds() + seconds
+
+    def is_gone_for(self, seconds: float) -> None:
+        """It leaves in order, and comes back by itself."""
         self._returns = self.runtime.clock.seconds() + seconds
 
     def stalls(self, seconds: float) -> None:

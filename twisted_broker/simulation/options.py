@@ -114,6 +114,9 @@ def options_of(seed: int, brokers: int = 3) -> Options:
         add_transactions(options)
     _add_small_steps(options)
     _add_consumer_members(options)
+    _add_mixed_members(options)
+    _add_streams_members(options)
+    _add_share_members(options)
     return options
 
 
@@ -122,13 +125,62 @@ def _add_consumer_members(options: Options) -> None:
     random = Random(f"consumer members {options.seed} {options.brokers}")
     if options.members and random.random() < 0.5 and options.seed % 32 not in _WITHOUT_CONSUMERS:
         options.consumer_members = random.randint(2, 4)
-        options.settings |= {
-            "group.consumer.min.session.timeout.ms": "1000",
-            "group.consumer.session.timeout.ms": "2000",
-            "group.consumer.min.heartbeat.interval.ms": "100",
-            "group.consumer.heartbeat.interval.ms": "300",
-            "group.consumer.assignment.interval.ms": str(random.choice((0, 300, 1000))),
-        }
+        options.settings |= _timing("consumer", random)
+
+
+def _timing(kind: str, random: Random) -> dict[str, str]:
+    """Of groups: sessions of two seconds."""
+    return {
+        f"group.{kind}.min.session.timeout.ms": "1000",
+        f"group.{kind}.session.timeout.ms": "2000",
+        f"group.{kind}.min.heartbeat.interval.ms": "100",
+        f"group.{kind}.heartbeat.interval.ms": "300",
+        f"group.{kind}.assignment.interval.ms": str(random.choice((0, 300, 1000))),
+    }
+
+
+def _add_mixed_members(options: Options) -> None:
+    """In a few seeds consumers of both protocols share a group."""
+    if options.seed % 64 not in _WITH_MIXED:
+        return
+    random = Random(f"mixed members {options.seed} {options.brokers}")
+    options.mixed_members = random.randint(1, 2)
+    options.settings |= _timing("consumer", random)
+    options.settings.setdefault("group.min.session.timeout.ms", "1000")
+
+
+def _add_streams_members(options: Options) -> None:
+    """In a few seeds there is a streams group."""
+    if options.seed % 64 not in _WITH_STREAMS:
+        return
+    random = Random(f"streams members {options.seed} {options.brokers}")
+    options.streams_members = random.randint(2, 3)
+    options.has_state = random.random() < 0.5
+    options.settings |= _timing("streams", random)
+    options.settings |= {
+        "group.streams.initial.rebalance.delay.ms": str(random.choice((0, 500, 3000))),
+        "group.streams.num.standby.replicas": str(int(options.has_state)),
+    }
+
+
+def _add_share_members(options: Options) -> None:
+    """In a few seeds there is a share group as well."""
+    if options.seed % 64 not in _WITH_SHARES:
+        return
+    random = Random(f"share members {options.seed} {options.brokers}")
+    options.share_members = random.randint(2, 4)
+    options.share_lock_ms = random.choice((1000, 3000, 6000))
+    options.share_deliveries = random.randint(2, 5)
+    options.settings |= _timing("share", random)
+    options.settings |= {
+        "group.share.initialize.retry.interval.ms": "1000",
+        "group.share.min.record.lock.duration.ms": "1000",
+        "group.share.record.lock.duration.ms": str(options.share_lock_ms),
+        "group.share.delivery.count.limit": str(options.share_deliveries),
+        "share.coordinator.snapshot.update.records.per.snapshot": str(random.choice((2, 10, 500))),
+        "share.coordinator.state.topic.prune.interval.ms": str(random.choice((3000, 300000))),
+        "share.coordinator.cold.partition.snapshot.interval.ms": str(random.choice((5000, 300000))),
+    }
 
 
 def _add_small_steps(options: Options) -> None:
@@ -273,5 +325,11 @@ _WITHOUT_CONSUMERS = (29, 30)
 """The rest of a seed divided by 32, where there is no consumer group: mistakes that few seeds
 notice are recorded with two of these.
 """
+_WITH_SHARES = frozenset({12, 23, 28, 32, 35, 38, 44, 48, 54, 59})
+"""The rest of a seed divided by 64, where there is a share group: none that is recorded."""
+_WITH_MIXED = frozenset({17, 20, 26, 39, 45, 51, 55, 56, 60})
+"""The same, where consumers of both protocols share a group."""
+_WITH_STREAMS = frozenset({1, 18, 33, 41, 49, 53, 55, 58, 59})
+"""The same, where there is a streams group."""
 _SPECIAL = {1: _handovers, 2: _relapses, 4: _starvation, 5: _late_arrivals}
 """The rest of a seed divided by 8 -> what it looks at."""

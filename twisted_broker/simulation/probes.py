@@ -21,10 +21,13 @@ from twisted_broker.cluster.metadata_store import MetadataStore
 from twisted_broker.cluster.observer_log import ObserverLog
 from twisted_broker.cluster.stale_roles import StaleRoles
 from twisted_broker.coordinator.coordinator_runtime import CoordinatorRuntime
+from twisted_broker.coordinator.coordinator_shard import CoordinatorShard
 from twisted_broker.coordinator.group_runner import GroupRunner
 from twisted_broker.coordinator.membership import Membership
+from twisted_broker.coordinator.modern_group import ModernGroup
 from twisted_broker.coordinator.offsets_topic import CoordinatorTopic
 from twisted_broker.coordinator.rebalance import Rebalance
+from twisted_broker.coordinator.share_state.share_coordinator import ShareCoordinator
 from twisted_broker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
 from twisted_broker.coordinator.transaction.transaction_marker_sender import (
     TransactionMarkerSender,
@@ -52,6 +55,8 @@ from twisted_broker.replication.high_watermark_checkpoint import HighWatermarkCh
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.replication.partition.partition_history import PartitionHistory, Truncation
 from twisted_broker.replication.replica_manager import ReplicaManager
+from twisted_broker.share import share_partition_manager
+from twisted_broker.share.share_partition import SharePartition
 from twisted_broker.simulation.reach import Reach
 from twisted_broker.topic_names import METADATA_TOPIC
 
@@ -96,6 +101,8 @@ class Probes:
             self._watch_cluster()
             self._watch_groups()
             self._watch_transactions()
+            self._watch_migration()
+            self._watch_share_groups()
             self._watch_cleaning()
         except BaseException:
             self.__exit__()
@@ -425,6 +432,50 @@ class Probes:
         def watched(states: TransactionStateManager, shard: Any, prepared: Sequence[Any]) -> Any:
             self._count("markers after a failover", len(prepared))
             yield from function(states, shard, prepared)
+
+        return watched
+
+    # groups of both protocols
+
+    def _watch_migration(self) -> None:
+        self._wrap(CoordinatorShard, "first_decided", self._deciding_first)
+        self._wrap(CoordinatorShard, "_has_begun", self._beginning_classic)
+        self._after(CoordinatorShard, "downgraded", lambda *_: self._count("group downgraded"))
+
+    def _deciding_first(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(shard: CoordinatorShard, group: Any, is_begun: bool) -> None:
+            before = shard._predecessors.get(group)
+            if is_begun and before is not None:
+                self._count("group upgraded" if before.members else "empty group replaced")
+            function(shard, group, is_begun)
+
+        return watched
+
+    def _beginning_classic(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(shard: CoordinatorShard, group: Any) -> None:
+            before = shard._predecessors.get(group)
+            self._count("empty group replaced", int(isinstance(before, ModernGroup)))
+            function(shard, group)
+
+        return watched
+
+    # share groups
+
+    def _watch_share_groups(self) -> None:
+        self._after(SharePartition, "end_locks", self._locks_ended)
+        self._after(share_partition_manager, "_loaded", self._share_loaded)
+        self._wrap(ShareCoordinator, "_load_steps", self._loading_share_state)
+
+    def _locks_ended(self, ended: Sequence[Any], *_: object) -> None:
+        self._count("share lock timed out", int(bool(ended)))
+
+    def _share_loaded(self, share: SharePartition, *_: object) -> None:
+        self._count("share state read", int(bool(share.in_flight)))
+
+    def _loading_share_state(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(coordinator: ShareCoordinator, shard: Any) -> Any:
+            yield from function(coordinator, shard)
+            self._count("share coordinator loaded", int(bool(shard.share.partitions)))
 
         return watched
 

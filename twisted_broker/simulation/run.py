@@ -34,7 +34,9 @@ from twisted_broker.simulation.checks.committed_state import Violation
 from twisted_broker.simulation.checks.consumer_groups import ConsumerGroupChecker
 from twisted_broker.simulation.checks.end_state import is_there, what_is_missing
 from twisted_broker.simulation.checks.groups import GroupChecker
+from twisted_broker.simulation.checks.share_groups import ShareGroupChecker
 from twisted_broker.simulation.checks.transactions import TransactionChecker
+from twisted_broker.simulation.classic_consumer import ClassicConsumer, MixedMember
 from twisted_broker.simulation.client_notes import Attempt, Notes
 from twisted_broker.simulation.cluster import SimCluster
 from twisted_broker.simulation.committed_consumer import (
@@ -49,7 +51,7 @@ from twisted_broker.simulation.faults.base import partitions
 from twisted_broker.simulation.image_counts import ImageCounts
 from twisted_broker.simulation.keyed_producer import KeyedProducer
 from twisted_broker.simulation.knobs import turned
-from twisted_broker.simulation.member import Member
+from twisted_broker.simulation.member import SESSION_MS, Member
 from twisted_broker.simulation.node import CLIENT_PORT, SimNode
 from twisted_broker.simulation.options import Options
 from twisted_broker.simulation.probes import Probes
@@ -57,6 +59,8 @@ from twisted_broker.simulation.producer import TIMEOUT_MS, Producer
 from twisted_broker.simulation.reach import Reach
 from twisted_broker.simulation.replica_acts import THROTTLE, ease_throttles
 from twisted_broker.simulation.schedule import Action, Schedule
+from twisted_broker.simulation.share_member import ShareMember
+from twisted_broker.simulation.streams_member import StreamsMember
 from twisted_broker.simulation.transaction_notes import TransactionNotes
 from twisted_broker.simulation.transactional_producer import TransactionalProducer
 
@@ -94,6 +98,11 @@ class Run:
         self.clients = ClientChecker(self.checker, self.notes)
         self.groups = GroupChecker(self.checker, self.notes, self.reach.count)
         self.consumer_group = ConsumerGroupChecker(self.checker, self.reach.count)
+        self.mixed_group = ConsumerGroupChecker(self.checker, self.reach.count, SESSION_MS / 1000)
+        self.streams_group = ConsumerGroupChecker(self.checker, self.reach.count)
+        self.share_group = ShareGroupChecker(
+            self.checker, self.reach.count, options.share_lock_ms, options.share_deliveries
+        )
         self.known = TransactionNotes()
         self.known.counted = self.reach.count
         compacted = self.checker.compacted
@@ -211,23 +220,45 @@ class Run:
             )
             for number, partition in enumerate(places)
         ]
+        lasting = [place for place in places if place.topic not in by_id]
         self.members: list[Member] = [
-            Member(
-                *self._client_machine(f"m{number}"),
-                self.notes,
-                [place for place in places if place.topic not in by_id],
-            )
+            Member(*self._client_machine(f"m{number}"), self.notes, lasting)
             for number in range(self.options.members)
         ]
         self.members += [
             ConsumerMember(
-                *self._client_machine(f"u{number}"),
-                self.notes,
-                [place for place in places if place.topic not in by_id],
-                self.consumer_group,
+                *self._client_machine(f"u{number}"), self.notes, lasting, self.consumer_group
             )
             for number in range(self.options.consumer_members)
         ]
+        self._mixed: list[Member] = [
+            kind(*self._client_machine(f"{letter}{number}"), self.notes, lasting, self.mixed_group)
+            for letter, kind in (("y", ClassicConsumer), ("z", MixedMember))
+            for number in range(self.options.mixed_members)
+        ]
+        self._streams: list[Member] = [
+            StreamsMember(
+                *self._client_machine(f"w{number}"),
+                self.notes,
+                lasting,
+                self.streams_group,
+                min(3, self.options.brokers) if self.options.has_state else 0,
+            )
+            for number in range(self.options.streams_members)
+        ]
+        self.members += [*self._mixed, *self._streams]
+        self.members += [
+            ShareMember(
+                *self._client_machine(f"s{number}"),
+                self.notes,
+                lasting,
+                self.share_group,
+                self.options.share_lock_ms,
+            )
+            for number in range(self.options.share_members)
+        ]
+        self._lasting = lasting
+        self._shared = lasting if self.options.share_members else []
         for client in (self.admin, *self.producers, *self.consumers, *self.members):
             client.actor = self.schedule.actor(client.name)
         for member in self.members:
@@ -347,6 +378,7 @@ class Run:
             raise Violation("an unclean election, though a core was healthy")
         self.clients.at_the_end()
         self.transactions.at_the_end({each.transactional_id: each.last for each in self.offsets})
+        self.share_group.at_the_end(self._shared)
         self._check_compacted()
         if self.checker.broken:
             raise Violation(self.checker.broken)
@@ -370,7 +402,13 @@ class Run:
         missing = "nothing was looked at"
         while missing and sim.now < deadline:
             sim.run_until(sim.now + 2.0)
-            missing = self.what_is_missing() or self._consumers_behind() or self._committed_behind()
+            missing = (
+                self.what_is_missing()
+                or self._consumers_behind()
+                or self._committed_behind()
+                or self._unowned()
+                or self.share_group.behind(self._shared)
+            )
             self._accept_loss()
             self._remake_replicas()
         return missing
@@ -385,6 +423,15 @@ class Run:
                 return f"{consumer.name} reads {consumer.fact}, another topic of this name is there"
             if consumer.position < end:
                 return f"{consumer.name} is at {consumer.position} of {end} in {consumer.partition}"
+        return ""
+
+    def _unowned(self) -> str:
+        """Of the groups whose members stay now: they have everything."""
+        for kind, members in (("mixed", self._mixed), ("streams", self._streams)):
+            owned = {place for member in members for place in member.owned}
+            left = sorted({*self._lasting} - owned)
+            if members and left:
+                return f"nobody in the {kind} group has {left[0]}"
         return ""
 
     def _committed_behind(self) -> str:

@@ -62,6 +62,17 @@ class Options:
     """of a classic group"""
     consumer_members: int = 0
     """of a consumer group (KIP-848)"""
+    mixed_members: int = 0
+    """of each protocol, in one group"""
+    streams_members: int = 0
+    """of a streams group (KIP-1071)"""
+    has_state: bool = False
+    """the streams group has a changelog topic, and standbys"""
+    share_members: int = 0
+    """of a share group (KIP-932)"""
+    share_lock_ms: int = 3000
+    share_deliveries: int = 5
+    """the most of a record"""
     acts: list[str] = field(default_factory=list)
     """what the administrator does (`simulation/admin.py`)"""
     act_seconds: float = 8.0

@@ -18,7 +18,7 @@ import struct
 import time
 from collections.abc import Iterator
 from multiprocessing.synchronize import Event
-from typing import Any
+from typing import Any, TypeVar
 
 from confluent_kafka import Producer, ShareConsumer
 from confluent_kafka.admin import (
@@ -38,7 +38,9 @@ from twisted_broker.wire.messages.groups import (
     ConsumerGroupHeartbeatResponse,
     ConsumerGroupHeartbeatTopicPartitions,
 )
+from twisted_broker.wire.messages.offsets import FindCoordinatorRequest, FindCoordinatorResponse
 from twisted_broker.wire.schema import decode, encode
+from twisted_broker.wire.structs import Request, Response
 
 MEMBERS, PARTITIONS, INTERVAL_SECONDS = 1000, 2000, 5.0
 CONSUMERS, SHARE_PARTITIONS, PROCESSES = 100, 10, 4
@@ -46,7 +48,7 @@ WAIT_SECONDS = 60
 # A share consumer gets its partitions with its second heartbeat, after five seconds.
 WARM_UP_SECONDS = 12
 QUIET = {"log_level": 3}
-_VERSION = 1
+R = TypeVar("R", bound=Response)
 _NOT_YET = frozenset({14, 15, 16})  # the coordinator loads, or is not there yet
 
 
@@ -62,6 +64,10 @@ class Member:
     def close(self) -> None:
         self._socket.close()
 
+    def _find_coordinator(self) -> int:
+        request = FindCoordinatorRequest(key_type=0, coordinator_keys=["bench"])
+        return self._ask(request, FindCoordinatorResponse, 4).coordinators[0].error_code
+
     def beat(self) -> ConsumerGroupHeartbeatResponse:
         """Obeys what it is told; says what it owns when that has changed, and when it joins."""
         joins = self.epoch == 0
@@ -73,7 +79,9 @@ class Member:
                 rebalance_timeout_ms=60_000 if joins else -1,
                 subscribed_topic_names=["bench"] if joins else None,
                 topic_partitions=self.owned if self._must_say else None,
-            )
+            ),
+            ConsumerGroupHeartbeatResponse,
+            1,
         )
         if answer.error_code:
             return answer
@@ -90,21 +98,21 @@ class Member:
 
     def join(self) -> None:
         end = time.monotonic() + WAIT_SECONDS
+        # Who looks for the coordinator makes its topic.
+        while self._find_coordinator() in _NOT_YET and time.monotonic() < end:
+            time.sleep(0.1)
         while code := self.beat().error_code:
             if code not in _NOT_YET or time.monotonic() > end:
                 raise RuntimeError(f"{self.name} cannot join: error {code}")
             time.sleep(0.1)
 
-    def _ask(self, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse:
-        header = RequestHeader(request.api_key, _VERSION, 1, "bench")
-        body = encode_request_header(header) + encode(request, _VERSION)
+    def _ask(self, request: Request, answer: type[R], version: int) -> R:
+        header = RequestHeader(request.api_key, version, 1, "bench")
+        body = encode_request_header(header) + encode(request, version)
         self._socket.sendall(struct.pack(">i", len(body)) + body)
         data = self._read(*struct.unpack(">i", self._read(4)))
-        _, offset = decode_response_header(data, request.api_key, _VERSION)
-        found: ConsumerGroupHeartbeatResponse = decode(
-            ConsumerGroupHeartbeatResponse, data, _VERSION, offset
-        )
-        return found
+        _, offset = decode_response_header(data, request.api_key, version)
+        return decode(answer, data, version, offset)
 
     def _read(self, size: int) -> bytes:
         parts = bytearray()
@@ -149,9 +157,7 @@ def settled(members: list[Member]) -> tuple[float, float]:
 
 def of_members(server: Program, seconds: float) -> Iterator[str]:
     """Heartbeats, and one more member."""
-    admin = create(server, "bench", PARTITIONS)
-    # Who looks for the coordinator makes its topic; that there is no such group is no matter.
-    admin.describe_consumer_groups(["bench"])["bench"].exception(WAIT_SECONDS)
+    create(server, "bench", PARTITIONS)
     members = [Member(server.address, f"m{number:04}") for number in range(MEMBERS + 1)]
     try:
         for member in members[:MEMBERS]:

@@ -11,7 +11,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -136,10 +136,6 @@ class JavaProcess:
         return self.log.read_text(errors="replace")[-TAIL_BYTES:] if self.log.exists() else ""
 
 
-# Ours serves none of these versions: for a cluster that it is a member of.
-WITHOUT_NEWER_GROUPS = tuple(f"{name}.version=0" for name in ("group", "share", "streams"))
-
-
 class JavaNode(JavaProcess):
     """A node of Apache Kafka; `values` are its settings, its first listener is the clients'."""
 
@@ -157,11 +153,11 @@ class JavaNode(JavaProcess):
         lines = (f"{key}={value}\n" for key, value in self.values.items())
         self.properties.write_text("".join(lines))
 
-    def format(self, features: Sequence[str] = WITHOUT_NEWER_GROUPS) -> None:
-        chosen = [word for each in features for word in ("--feature", each)]
+    def format(self) -> None:
+        """With the features that are Kafka's defaults."""
         said = ["kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(self.properties)]
         done = subprocess.run(
-            java(*said, *chosen, jars=self.jars), capture_output=True, text=True, timeout=60
+            java(*said, jars=self.jars), capture_output=True, text=True, timeout=60
         )
         assert done.returncode == 0, done.stdout + done.stderr
 

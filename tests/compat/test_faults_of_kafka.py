@@ -152,7 +152,7 @@ def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
             "offsets.topic.replication.factor": "1",
         },
     )
-    node.format(())
+    node.format()
     node.spawn()
     try:
         admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{made.port}", "log_level": 0})

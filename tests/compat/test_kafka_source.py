@@ -82,7 +82,7 @@ def one_node(directory: Path, jars: str) -> JavaNode:
         },
         jars,
     )
-    node.format(features=())
+    node.format()
     return node
 
 

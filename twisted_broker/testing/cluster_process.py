@@ -47,7 +47,9 @@ MOST_BYTES = 1 << 30
 
 
 def load() -> None:
-    """Imports what a cluster needs, but no reactor."""
+    """Imports what a cluster needs, and what a reactor does, but makes none."""
+    from twisted.internet import default  # noqa: F401
+
     from twisted_broker.cluster import (  # noqa: F401
         alter_partition_manager,
         broker_lifecycle_manager,

@@ -1,5 +1,5 @@
 // A test in Java beside `replog cluster`: no library but kafka-clients. `ReplogCluster` is what a JUnit 5 test
-// needs: open it in @BeforeAll, close it in @AfterAll.
+// needs, too: OrdersJUnit5Test.java.
 //
 //     java -cp 'kafka-clients.jar:...' OrdersTest.java
 //

@@ -28,6 +28,9 @@ from twisted_broker.testing.served.verbs import VERBS, Refused, arguments_of, op
 
 pytestmark = pytest.mark.clients
 HERE = Path(__file__).parents[2]
+JUNIT_NAME = "org.junit.platform:junit-platform-console-standalone:1.14.4"
+_MAVEN = Path.home() / ".m2/repository/org/junit/platform/junit-platform-console-standalone"
+JUNIT = sorted(_MAVEN.glob("1.*/*.jar"))
 COMMAND = [sys.executable, "-m", "twisted_broker.testing.served"]
 
 
@@ -271,6 +274,31 @@ def test_java(api: Api) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.endswith("passed\n")
+
+
+@pytest.mark.more
+@pytest.mark.skipif(
+    not (shutil.which("javac") and os.environ.get("KAFKA_JARS")), reason="no JDK, no kafka-clients"
+)
+@pytest.mark.skipif(not JUNIT, reason=f"no JUnit: mvn dependency:get -Dartifact={JUNIT_NAME}")
+def test_junit_5(tmp_path: Path) -> None:
+    sources = map(str, (HERE / "examples/other_languages").glob("Orders*Test.java"))
+    jars = f"{os.environ['KAFKA_JARS']}/*"
+    classes = f"{tmp_path}{os.pathsep}{jars}"
+    built = ["javac", "-d", str(tmp_path), "-cp", f"{JUNIT[-1]}{os.pathsep}{jars}", *sources]
+    done = subprocess.run(built, capture_output=True, text=True, timeout=90)
+    assert done.returncode == 0, done.stdout + done.stderr
+    console = "org.junit.platform.console.ConsoleLauncher"
+    path = f"{JUNIT[-1]}{os.pathsep}{classes}"
+    done = subprocess.run(
+        ["java", "-cp", path, console, "execute", "--select-class", "OrdersJUnit5Test"],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        env=os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 tests successful" in done.stdout
 
 
 @pytest.mark.skipif(not shutil.which("node"), reason="no Node")

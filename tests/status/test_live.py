@@ -12,6 +12,7 @@ from tests.status.test_pages import HOSTILE, commit
 from tests.test_broker import create, produce
 from twisted_broker.status.live_state import LiveState, has_news
 from twisted_broker.wire.messages import topics
+from twisted_broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 
 
 @pytest.fixture
@@ -92,3 +93,42 @@ def test_only_this_page_has_a_script_and_it_only_asks(broker: MemoryBroker) -> N
     assert "script" not in looking.get("/")[1]["content-security-policy"]
     assert looking.get("/live/nothing")[0] == 404
     assert looking.get("/live/state", method="POST")[0] == 405
+
+
+def test_a_read_that_waits_says_for_what(broker: MemoryBroker) -> None:
+    create(broker, "orders")
+    page = Following(Looking(broker))
+    page.ask()
+    wanted = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+    asked = FetchTopic(topic="orders", partitions=[wanted])
+    broker.connection().send(
+        FetchRequest(max_wait_ms=20_000, min_bytes=1, max_bytes=1 << 20, topics=[asked]), 11
+    )
+    broker.pass_time(0.5)
+    (waits,) = page.ask()["waiting"]
+    assert (waits["api"], waits["at"], waits["until_ms"]) == ("Fetch", "orders-0", None)
+    assert waits["why"] == (
+        "a consumer reads from 0 up to the high watermark: 0 of 1 bytes are there, "
+        "over all its partitions"
+    )
+    broker.pass_time(0.5)
+    assert not has_news(page.ask())
+
+
+def test_a_controllers_page_has_the_partitions_of_the_metadata() -> None:
+    first = MemoryBroker(
+        process_roles="controller", listeners="CONTROLLER://127.0.0.1:9093", node_id="100"
+    ).start()
+    serving = MemoryBroker(
+        world=first,
+        process_roles="broker",
+        node_id="1",
+        listeners="PLAINTEXT://127.0.0.1:9092",
+        controller_quorum_bootstrap_servers="127.0.0.1:9093",
+        log_dirs="/data1",
+    ).start()
+    create(serving, "orders")
+    found = Following(Looking(first, 8081)).ask()
+    assert [each["node"] for each in found["brokers"]] == [1]
+    (row,) = found["partitions"]
+    assert (row["topic"], row["leader"], row["isr"], row["replicas"]) == ("orders", 1, [1], [])

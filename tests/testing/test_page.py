@@ -71,7 +71,9 @@ def test_a_cluster_of_a_test(api: Api, page: Any, tmp_path: Path) -> None:
     consumer.commit()
     page.goto(api.where["url"])
     wait_for(page, "#partitions", "orders-0 ✓")
-    wait_for(page, "#groups", "till")
+    wait_for(page, "#groups", "till (orders-0 orders-1 orders-2)")
+    assert page.locator("#assigned line").count() == 3
+    wait_for(page, "#waiting", "a consumer reads from")
     struck = api.verb("leader", topic="orders", partition=0)
     others = [each for each in (1, 2, 3) if each != struck]
     page.locator(f"[data-key='kill{{\"node\":{struck}}}']").focus()
@@ -110,13 +112,39 @@ def test_a_cluster_of_a_test(api: Api, page: Any, tmp_path: Path) -> None:
     consumer.close()
 
 
+def test_what_was_before_the_page_is_told_and_what_was_truncated_is_struck_through(
+    api: Api, page: Any
+) -> None:
+    api.verb("make_topic", topic="torn", partitions=1)
+    leader = api.verb("leader", topic="torn", partition=0)
+    for other in {1, 2, 3, 100} - {leader}:
+        api.verb("cut_link", one=leader, other=other)
+    lone = Producer({"bootstrap.servers": api.where["bootstrap"], "acks": 1})
+    for _ in range(3):
+        lone.produce("torn", b"lost")
+    assert lone.flush(20) == 0
+    page.goto(api.where["url"])
+    wait_for(page, "#told", "make_topic")
+    page.locator("#filter").fill("torn")
+    wait_for(page, "#partitions", "0 to 3")
+    api.verb("advance", by="20s")
+    api.verb("produce", topic="torn", records=["kept"])
+    for other in {1, 2, 3, 100} - {leader}:
+        api.verb("heal_link", one=leader, other=other)
+    wait_for(page, "#partitions s", "1 to 3")
+    wait_for(page, "#partitions", "torn-0 ✓")
+    assert page.locator("#partitions i.struck").count() == 1
+    if os.environ.get("REPLOG_PICTURES"):
+        page.screenshot(path=os.environ["REPLOG_PICTURES"] + "-torn.png", full_page=True)
+
+
 def test_many_partitions_are_a_grid_for_the_keyboard(api: Api, page: Any) -> None:
     api.verb("make_topic", topic="many", partitions=50)
     page.goto(api.where["url"])
     wait_for(page, "#grid", "49 ✓")
     assert page.locator("#partitions").is_hidden()
     cells = page.locator("#grid .cell")
-    assert cells.count() == 53
+    assert cells.count() == 54
     assert page.locator("#grid .cell[tabindex='0']").count() == 1
     cells.first.focus()
     page.keyboard.press("ArrowRight")

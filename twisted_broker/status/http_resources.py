@@ -173,8 +173,7 @@ class StatusResource(Resource):
             if self._live is None:
                 self._live = LiveState(uuid4().hex)
             wall_ms = self._view.now().wall_ms
-            nodes = [] if self._view.replicas is None else [self._view.parts]
-            await pauses.run(self._live.look(nodes, {}, wall_ms))
+            await pauses.run(self._live.look([self._view.parts], {}, wall_ms))
             (of,) = arguments.get(b"of", [b""])[:1]
             found = self._live.since(number(arguments, b"since"), of.decode("latin-1"), wall_ms)
             return 200, _JSON, json.dumps(found).encode()

@@ -15,19 +15,21 @@ Source: our own. Not here: the page (`live/page.html`), HTTP.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+from twisted_broker.coordinator.consumer.embedded import MalformedSubscription, read_assignment
 from twisted_broker.image.metadata_image import MetadataImage
 from twisted_broker.interfaces import TopicPartition
+from twisted_broker.replication.explain.waiting_requests import waiting_requests
 
 MOST_PARTITIONS = 2000
 MOST = 200
 _MOST_OFFSETS = 200
 _MOST_EPOCHS = 8
 _PER_PIECE = 250
-_PURGATORIES = ("produce_purgatory", "delete_records_purgatory")
+_PURGATORIES = ("produce_purgatory", "delete_records_purgatory", "fetch_purgatory")
 _ENDED = ("Empty", "CompleteCommit", "CompleteAbort")
 
 
@@ -73,7 +75,8 @@ class LiveState:
 
     def _look(self, nodes: Sequence[Any], more: Mapping[str, Any], wall_ms: int) -> Iterator[None]:
         version = self.version + 1
-        images = [each.metadata.image for each in nodes if each.metadata is not None]
+        sources = [each.controller if each.metadata is None else each.metadata for each in nodes]
+        images = [each.image for each in sources if each is not None]
         image = max(images, key=lambda each: each.offset, default=None)
         if image is not None and image is not self._image:
             self._image = image
@@ -89,7 +92,7 @@ class LiveState:
             "brokers": _brokers(image),
             "groups": groups,
             "transactions": [row for node in nodes for row in _transactions(node)][:MOST],
-            "waiting": [row for node in nodes for row in _waiting(node, wall_ms)],
+            "waiting": [row for node in nodes for row in islice(_waiting(node, wall_ms), MOST)],
             "left_out": self._left_out,
             **more,
         }
@@ -193,11 +196,32 @@ class LiveState:
                 "state": state,
                 "since_ms": known[1],
                 "members": sorted(each.client_id for each in group.members.values()),
+                "assigned": sorted(
+                    [each.client_id, self._assigned(each)] for each in group.members.values()
+                ),
                 "lag": sum(self._behind(where, at.offset) for where, at in committed),
                 "coordinator": node.node_id,
             }
             found.append(row)
             yield
+
+    def _assigned(self, member: Any) -> list[str]:
+        """Partitions of a member, sorted; of a Streams group's, which has tasks, none."""
+        image = self._image
+        if image is None:
+            return []
+        found: Iterable[Any] = getattr(member, "assigned", ())
+        content = getattr(member, "assignment", None)
+        if content is not None:
+            try:
+                found = read_assignment(bytes(content), image)
+            except MalformedSubscription:  # of a group that is none of consumers
+                return []
+        elif not isinstance(found, frozenset | Mapping):
+            return []
+        topics = image.topics_by_id
+        known = sorted((topics[topic].name, number) for topic, number in found if topic in topics)
+        return [f"{topic}-{number}" for topic, number in known[:MOST]]
 
     def _behind(self, where: tuple[str, int], offset: int) -> int:
         row = self._rows.get(TopicPartition(*where))
@@ -287,22 +311,32 @@ def _transactions(node: Any) -> Iterator[dict[str, Any]]:
 
 
 def _waiting(node: Any, wall_ms: int) -> Iterator[dict[str, Any]]:
-    """Requests, by the place where they wait; reads of consumers and followers only by their
-    number.
+    """The oldest of each partition, and what it waits for. Reads come again and again: when the
+    time of one is up would be news at each look. Those of share groups only by their number.
     """
     manager = node.replica_manager
     if manager is None:
         return
     for purgatory in (getattr(manager, each) for each in _PURGATORIES):
+        are_reads = purgatory is manager.fetch_purgatory
         for key, left_ms in islice(purgatory.watched(), MOST):
-            yield {
-                "broker": node.node_id,
-                "api": purgatory.name,
-                "at": str(key),
-                "until_ms": (wall_ms + left_ms) // 100 * 100,
-            }
-    for purgatory in (manager.fetch_purgatory, manager.share_fetch_purgatory):
-        reads = purgatory.waiting
-        if reads:
-            at = f"{reads} reads"
-            yield {"broker": node.node_id, "api": purgatory.name, "at": at, "until_ms": None}
+            partition = manager.partitions.get(key)
+            if partition is None:  # a session of reads, or a partition that is gone
+                continue
+            for each in waiting_requests(partition, purgatory.watching(key)[:1]):
+                yield {
+                    "broker": node.node_id,
+                    "api": purgatory.name,
+                    "at": str(key),
+                    "why": each.why.rpartition("; ")[0],
+                    "until_ms": None if are_reads else (wall_ms + left_ms) // 100 * 100,
+                }
+    reads = manager.share_fetch_purgatory.waiting
+    if reads:
+        yield {
+            "broker": node.node_id,
+            "api": manager.share_fetch_purgatory.name,
+            "at": f"{reads} reads",
+            "why": "records to acquire",
+            "until_ms": None,
+        }

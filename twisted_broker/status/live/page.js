@@ -20,11 +20,21 @@ const byName = (one, other) => one.localeCompare(other, "en", { numeric: true })
 function take(found) {
   const before = last;
   const partitions = new Map(found.whole ? [] : before.partitions);
-  for (const each of found.partitions) partitions.set(key(each), each);
+  for (const each of found.partitions) {
+    const old = before.partitions.get(key(each));
+    partitions.set(key(each), { ...each, replicas: each.replicas.map((one) => withStruck(one, old)) });
+  }
   for (const [topic, partition] of found.gone) partitions.delete(`${topic}-${partition}`);
   last = { ...(found.whole ? {} : before), ...found, partitions };
   place = { of: found.of, version: found.version };
   add(before.now_ms ? [...sentences(before, last)] : ["the first look"]);
+}
+
+// What a replica took back stays, struck through, until as much was written again.
+function withStruck(one, old) {
+  const was = old?.replicas.find((other) => other.broker === one.broker);
+  if (was && one.end < was.end) return { ...one, struck: [one.end, was.struck ? Math.max(was.end, was.struck[1]) : was.end] };
+  return was?.struck && one.end < was.struck[1] ? { ...one, struck: [Math.max(one.end, was.struck[0]), was.struck[1]] } : one;
 }
 
 function add(said) {
@@ -103,6 +113,7 @@ function bar(one, low, high, out) {
   const axis = made("span", { className: "axis" });
   const share = (offset) => (100 * (Math.min(Math.max(offset, low), high) - low)) / Math.max(1, high - low);
   const parts = [[one.start, one.high_watermark, ""], [one.high_watermark, one.end, "after"], ...one.epochs.slice(1).map(([, start]) => [start, null, "epoch"])];
+  if (one.struck) parts.push([...one.struck, "struck"]);
   for (const [from, to, className] of parts) {
     if (to !== null && to <= from) continue;
     const part = made("i", { className });
@@ -114,8 +125,14 @@ function bar(one, low, high, out) {
   return made("div", { className: out ? "out" : "" }, axis);
 }
 
+function offsets(one) {
+  const found = made("span", { textContent: `${one.start} to ${one.end}` });
+  if (one.struck) found.append(", ", made("s", { textContent: `${one.struck[0]} to ${one.struck[1]}`, title: "truncated" }));
+  return found;
+}
+
 function replicas(each) {
-  const low = Math.min(...each.replicas.map((one) => one.start)), high = Math.max(...each.replicas.map((one) => one.end));
+  const low = Math.min(...each.replicas.map((one) => one.start)), high = Math.max(...each.replicas.map((one) => one.struck?.[1] ?? one.end));
   const [sign, className, text] = trouble(each);
   const head = [{ content: `${key(each)} ${sign}`, className }, `${who(each.leader)} leads at ${each.epoch}, ${text}`];
   const seen = new Map(each.replicas.map((one) => [one.broker, one]));
@@ -123,7 +140,7 @@ function replicas(each) {
     const out = !each.isr.includes(one.broker);
     if (!seen.has(one.broker)) return [...(index ? ["", ""] : head), { content: `broker ${one.broker}${out ? ", out of the ISR" : ""}`, className: out ? "bad" : "" }, "", "not seen here", "", ""];
     const role = `broker ${one.broker}${one.leads ? ", leads" : ""}${out ? ", out of the ISR" : ""}`;
-    return [...(index ? ["", ""] : head), { content: role, className: out ? "bad" : "" }, one.epoch, `${one.start} to ${one.end}`, `${one.high_watermark}, ${one.stable}`, bar(one, low, high, out)];
+    return [...(index ? ["", ""] : head), { content: role, className: out ? "bad" : "" }, one.epoch, offsets(one), `${one.high_watermark}, ${one.stable}`, bar(one, low, high, out)];
   });
 }
 
@@ -147,16 +164,39 @@ function cells(all) {
   return found;
 }
 
+const drawing = (svg) => (name, more, text) => {
+  const found = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [attribute, value] of Object.entries(more)) found.setAttribute(attribute, value);
+  if (text) found.textContent = text;
+  svg.append(found);
+};
+
+// Members on the left, partitions on the right, a line for each assignment.
+function assignments(groups) {
+  const svg = at("assigned"), members = [], partitions = new Map(), lines = [];
+  for (const group of groups) for (const [client, names] of group.assigned || []) {
+    members.push(`${group.name}: ${client}`);
+    for (const name of names) {
+      if (!partitions.has(name)) partitions.set(name, 0);
+      lines.push([members.length - 1, name]);
+    }
+  }
+  [...partitions.keys()].sort(byName).forEach((name, index) => partitions.set(name, index));
+  svg.replaceChildren();
+  svg.style.display = lines.length && partitions.size <= FEW && members.length <= FEW ? "" : "none";
+  const height = 18 * Math.max(members.length, partitions.size) + 8, draws = drawing(svg);
+  svg.setAttribute("viewBox", `0 0 400 ${height}`);
+  svg.style.height = `${height}px`;
+  const y = (index, count) => (height * (index + 0.5)) / count;
+  members.forEach((name, index) => draws("text", { x: 175, y: y(index, members.length) + 4, "text-anchor": "end" }, name));
+  for (const [name, index] of partitions) draws("text", { x: 275, y: y(index, partitions.size) + 4 }, name);
+  for (const [member, name] of lines) draws("line", { x1: 182, y1: y(member, members.length), x2: 268, y2: y(partitions.get(name), partitions.size), class: "has" });
+}
+
 function ring(state) {
-  const svg = at("ring"), all = state.machines || [];
+  const svg = at("ring"), all = state.machines || [], draws = drawing(svg);
   svg.replaceChildren();
   svg.style.display = all.length > 1 ? "" : "none";
-  const draws = (name, more, text) => {
-    const found = document.createElementNS("http://www.w3.org/2000/svg", name);
-    for (const [attribute, value] of Object.entries(more)) found.setAttribute(attribute, value);
-    if (text) found.textContent = text;
-    svg.append(found);
-  };
   const where = new Map([["client", [0, 0]]]);
   all.forEach((each, index) => {
     const angle = (2 * Math.PI * index) / all.length - Math.PI / 2;
@@ -212,13 +252,15 @@ function draw() {
   const rows = shown.filter((each) => !many || opened.has(key(each)));
   table("partitions", ["partition", "", "replica", "epoch", "offsets", "high watermark, last stable", ""], rows.flatMap(replicas));
   at("left").textContent = [state.left_out && `${state.left_out} more are not shown`, !shown.length && "none"].filter(Boolean).join("; ");
-  table("groups", ["group", "state", "for at least", "members", "lag", "coordinator"], (state.groups || []).filter((each) => each.name.includes(filter) || !filter).map((each) => [
-    each.name, each.state, age(each.since_ms, when), each.members.join(", "), each.lag, each.coordinator,
+  const groups = (state.groups || []).filter((each) => each.name.includes(filter));
+  table("groups", ["group", "state", "for at least", "members", "lag", "coordinator"], groups.map((each) => [
+    each.name, each.state, age(each.since_ms, when), each.assigned.map(([client, names]) => `${client}${names.length ? ` (${names.join(" ")})` : ""}`).join(", "), each.lag, each.coordinator,
   ]));
+  assignments(groups);
   table("transactions", ["id", "state", "for", "producer", "partitions", "coordinator"], (state.transactions || []).map((each) => [
     each.id, each.state, age(each.since_ms, when), `${each.producer}, epoch ${each.epoch}`, each.partitions, each.coordinator,
   ]));
-  table("waiting", ["broker", "request", "at", "its time is up in"], (state.waiting || []).map((each) => [each.broker, each.api, each.at, each.until_ms === null ? "" : age(when, each.until_ms)]));
+  table("waiting", ["broker", "request", "at", "waits for", "its time is up in"], (state.waiting || []).filter((each) => at("internal").checked || !each.at.startsWith("__")).map((each) => [each.broker, each.api, each.at, each.why, each.until_ms === null ? "" : age(when, each.until_ms)]));
   told(index, filter);
   at("time").hidden = at("strike").hidden = !state.machines;
   choices(state);

@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from twisted.internet.defer import DeferredList
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.http import Request
@@ -39,7 +38,7 @@ _HOSTS = {"127.0.0.1", "localhost", "::1"}
 _TYPES = ("application/json", "application/vnd.schemaregistry")
 _REGISTRY = "application/vnd.schemaregistry.v1+json"
 _PAGES = {"/": "page.html", "/page.js": "page.js", "/icon.svg": "icon.svg"}
-_EVENT_SECONDS = 0.5
+_EVENT_SECONDS, _MOST_EVENTS = 0.5, 500
 # What asks, and changes nothing that a page would have to explain.
 _ASKS = {"anomalies", "exchanges", "group", "hits", "leader", "records", "wait_for_hits"}
 _ASKS |= {"produce", "wait_until"}
@@ -141,54 +140,64 @@ class Api(Resource):
 
 
 class _Events:
-    """What changes, for all that follow it: once at first all there is, then changes, twice a
-    second at most; and what was asked. Nothing is looked at while nobody follows.
+    """What changed, for all that follow it, from the beginning on: all there was, then changes, and
+    what was asked. Looked at after each verb, and twice a second while somebody follows. It
+    begins anew after `_MOST_EVENTS`.
     """
 
     def __init__(self, reactor: Any, calls: Calls) -> None:
         self._reactor, self._calls = reactor, calls
-        self._followers: dict[Any, tuple[int, str]] = {}
-        """the version that each was sent, and of what process"""
-        self._is_asking = False
+        self._followers: set[Any] = set()
+        self._told: list[bytes] = []
+        self._place: tuple[int, str] = 0, ""
+        """the version that was told last, and of what process"""
+        self._is_asking = self._asks_again = self._follows = False
+        self._look()
 
     def follow(self, request: Any) -> Any:
         request.setHeader("content-type", "text/event-stream")
         request.setHeader("cache-control", "no-store")
-        self._followers[request] = 0, ""
-        request.notifyFinish().addBoth(lambda _: self._followers.pop(request, None))
-        if not self._is_asking:
-            self._ask()
+        for event in self._told:
+            request.write(event)
+        self._followers.add(request)
+        request.notifyFinish().addBoth(lambda _: self._followers.discard(request))
+        if not self._follows:
+            self._go_on()
         return NOT_DONE_YET
 
     def tell(self, text: str) -> None:
-        """A sentence."""
+        """A sentence, and what came of it."""
+        self._write(b"event: said\ndata: " + json.dumps(text).encode() + b"\n\n")
+        self._look()
+
+    def _write(self, event: bytes) -> None:
+        self._told.append(event)
         for request in self._followers:
-            request.write(b"event: said\ndata: " + json.dumps(text).encode() + b"\n\n")
+            request.write(event)
 
-    def _ask(self) -> None:
-        """Once for each state that somebody is at: mostly one."""
-        self._is_asking = bool(self._followers)
-        places = {*self._followers.values()}
-        asked = [
-            self._calls.call("state", {"version": version, "of": of}).addBoth(
-                self._asked, (version, of)
-            )
-            for version, of in places
-        ]
-        if asked:
-            DeferredList(asked).addBoth(
-                lambda _: self._reactor.callLater(_EVENT_SECONDS, self._ask)
-            )
+    def _go_on(self) -> None:
+        self._follows = bool(self._followers)
+        if self._follows:
+            self._look()
+            self._reactor.callLater(_EVENT_SECONDS, self._go_on)
 
-    def _asked(self, result: Any, place: tuple[int, str]) -> None:
-        if isinstance(result, Failure):  # it is being restored, or it is gone
-            return
-        event = b"data: " + result["text"].encode() + b"\n\n"
-        for request, known in [*self._followers.items()]:
-            if known == place:
-                self._followers[request] = tuple(result["at"])
-                if result["has_news"]:
-                    request.write(event)
+    def _look(self) -> None:
+        self._asks_again = self._is_asking
+        if not self._is_asking:
+            self._is_asking = True
+            if len(self._told) > _MOST_EVENTS:
+                self._told, self._place = [], (0, "")
+            version, of = self._place
+            self._calls.call("state", {"version": version, "of": of}).addBoth(self._looked)
+
+    def _looked(self, result: Any) -> None:
+        self._is_asking = False
+        if not isinstance(result, Failure):  # else it is being restored, or it is gone
+            self._place = tuple(result["at"])
+            if result["has_news"]:
+                self._write(b"data: " + result["text"].encode() + b"\n\n")
+        if self._asks_again:
+            self._look()
 
 
 def _page(request: Any, name: str) -> bytes:

@@ -31,6 +31,12 @@ def sized(data: bytes) -> bytes:
     return struct.pack(">i", len(data)) + data
 
 
+def address(bootstrap: str) -> tuple[str, int]:
+    """Of the first broker."""
+    host, _, port = bootstrap.partition(",")[0].rpartition(":")
+    return host, int(port)
+
+
 class Reader:
     """Fields of an answer, in order."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +23,7 @@ from kafka.admin import ACL, ACLFilter, ACLOperation, ACLPermissionType, Resourc
 from kafka.admin import ResourceType as PythonResourceType
 from kafka.errors import NoError
 
-from tests.compat.broker_process import BrokerProcess
+from twisted_broker.testing import Cluster
 
 LIMIT_SECONDS = 60
 SETTINGS = {
@@ -34,16 +33,13 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    directory: Path = tmp_path_factory.mktemp("guarded")
-    process = BrokerProcess(directory, SETTINGS)
-    process.start()
-    yield process
-    process.stop()
+def guarded() -> Iterator[Cluster]:
+    with Cluster(1, SETTINGS) as cluster:
+        yield cluster
 
 
 @pytest.fixture
-def admin(guarded: BrokerProcess) -> AdminClient:
+def admin(guarded: Cluster) -> AdminClient:
     return AdminClient({"bootstrap.servers": guarded.bootstrap})
 
 
@@ -58,7 +54,7 @@ def created(admin: AdminClient, *bindings: Any) -> None:
         future.result(LIMIT_SECONDS)
 
 
-def test_kafka_pythons_own_acl_test(guarded: BrokerProcess) -> None:
+def test_kafka_pythons_own_acl_test(guarded: Cluster) -> None:
     """kafka-python's `test_create_describe_delete_acls`, in its order."""
     client = KafkaAdminClient(bootstrap_servers=guarded.bootstrap)
     pattern = ResourcePattern(PythonResourceType.TOPIC, "topic")
@@ -92,7 +88,7 @@ def test_kafka_pythons_own_acl_test(guarded: BrokerProcess) -> None:
         client.close()
 
 
-def test_a_client_may_do_what_acls_allow_it(guarded: BrokerProcess, admin: AdminClient) -> None:
+def test_a_client_may_do_what_acls_allow_it(guarded: Cluster, admin: AdminClient) -> None:
     """librdkafka's own errors where they do not; and after the ACL is gone it goes on."""
     new = NewTopic("orders", 1, 1)
     admin.create_topics([new])["orders"].result(LIMIT_SECONDS)

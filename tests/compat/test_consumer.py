@@ -18,9 +18,9 @@ from kafka import KafkaConsumer
 
 from tests.compat import clients
 from tests.compat.broker_process import BrokerProcess
-from tests.compat.conftest import BrokerFactory
 from tests.compat.raw import Connection, create_topic
 from tests.compat.test_groups import until
+from twisted_broker.testing import Cluster
 
 PAGE = (Path(__file__).parents[2] / "docs" / "CONSUMER.md").read_text()
 PROGRAM, *_ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -139,13 +139,12 @@ def produce(bootstrap: str, topic: str, *values: bytes) -> None:
     clients.Confluent().produce(bootstrap, topic, "lz4", [(each, each, ()) for each in values])
 
 
-def test_the_pages_program(new_broker: BrokerFactory) -> None:
+def test_the_pages_program(kafka: Cluster) -> None:
     """Issue 13: a Twisted program that consumes a topic in a dozen lines, as the page has it."""
     assert len([line for line in PROGRAM.splitlines() if line]) <= 13
-    broker = new_broker().start()
-    produce(broker.bootstrap, "greetings", b"hello", b"bye")
+    produce(kafka.bootstrap, "greetings", b"hello", b"bye")
     said = subprocess.run(
-        [sys.executable, "-c", PROGRAM.replace("127.0.0.1:9092", broker.bootstrap)],
+        [sys.executable, "-c", PROGRAM.replace("127.0.0.1:9092", kafka.bootstrap)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -25,10 +25,10 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 
 from tests.compat import clients
-from tests.compat.broker_process import BrokerProcess
-from tests.compat.raw import Connection, create_topic
+from tests.compat.raw import Connection, address, create_topic
 from tests.compat.test_groups import LIMIT_SECONDS
 from tests.compat.test_kafka_tools import jars, tool
+from twisted_broker.testing import Cluster
 
 __all__ = ["jars"]
 RECORDS = 60
@@ -45,17 +45,15 @@ ALL = {0, 1, 2, 3, 4, 5}
 
 
 @pytest.fixture(scope="module")
-def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    process = BrokerProcess(tmp_path_factory.mktemp("quick"), SETTINGS)
-    process.start()
-    yield process
-    process.stop()
+def quick() -> Iterator[Cluster]:
+    with Cluster(1, SETTINGS) as cluster:
+        yield cluster
 
 
 @pytest.fixture
-def filled(quick: BrokerProcess, topic: str) -> str:
+def filled(quick: Cluster, topic: str) -> str:
     """A topic of six partitions."""
-    with Connection(quick.address) as connection:
+    with Connection(address(quick.bootstrap)) as connection:
         assert create_topic(connection, topic, partitions=len(ALL)) == 0
     rows = [(b"%d" % n, b"value %d" % n, ()) for n in range(RECORDS)]
     clients.Confluent().produce(quick.bootstrap, topic, "none", rows)
@@ -124,7 +122,7 @@ class Members:
 
 
 @pytest.fixture
-def members(quick: BrokerProcess, group: str) -> Iterator[Members]:
+def members(quick: Cluster, group: str) -> Iterator[Members]:
     made = Members(quick.bootstrap, group)
     yield made
     for name in list(made.consumers):
@@ -132,7 +130,7 @@ def members(quick: BrokerProcess, group: str) -> Iterator[Members]:
 
 
 @pytest.fixture
-def admin(quick: BrokerProcess) -> AdminClient:
+def admin(quick: Cluster) -> AdminClient:
     return AdminClient({"bootstrap.servers": quick.bootstrap})
 
 
@@ -168,7 +166,7 @@ while True:
 
 
 def test_a_member_that_is_killed_is_replaced(
-    members: Members, filled: str, quick: BrokerProcess, group: str
+    members: Members, filled: str, quick: Cluster, group: str
 ) -> None:
     """Its session ends."""
     with subprocess.Popen(
@@ -206,7 +204,7 @@ CLASSIC = {
 
 @pytest.mark.more
 def test_members_are_restarted_one_by_one_with_the_other_protocol_and_back(
-    members: Members, filled: str, quick: BrokerProcess, admin: AdminClient, group: str
+    members: Members, filled: str, quick: Cluster, admin: AdminClient, group: str
 ) -> None:
     """GN 2.110, 2.120: the group goes on; no record is lost."""
     members.join("a", filled, **CLASSIC)
@@ -267,7 +265,7 @@ def test_the_admin_client_sees_the_group(
 
 
 def test_members_go_on_after_a_restart_of_the_broker(
-    members: Members, filled: str, quick: BrokerProcess, admin: AdminClient, group: str
+    members: Members, filled: str, quick: Cluster, admin: AdminClient, group: str
 ) -> None:
     """They keep their ids, and what they own."""
     members.join("a", filled)
@@ -275,14 +273,14 @@ def test_members_go_on_after_a_restart_of_the_broker(
     members.until(lambda: members.share("a", "b"), "they share")
     members.until(lambda: len(members.seen) == RECORDS, "all is read")
     ids = {m.member_id: m.client_id for m in described(admin, group).members}
-    quick.stop()
-    quick.start()
+    quick.broker(1).stop()
+    quick.broker(1).restart()
     clients.Confluent().produce(quick.bootstrap, filled, "none", [(b"k", b"late", ())])
     members.until(lambda: len(members.seen) == RECORDS + 1, "the late one is read, and no other")
     assert {m.member_id: m.client_id for m in described(admin, group).members} == ids
 
 
-def test_javas_console_tools(quick: BrokerProcess, filled: str, group: str, jars: str) -> None:
+def test_javas_console_tools(quick: Cluster, filled: str, group: str, jars: str) -> None:
     read = tool(
         jars,
         "org.apache.kafka.tools.consumer.ConsoleConsumer",

@@ -22,6 +22,7 @@ from tests.compat.broker_process import BrokerProcess
 from tests.compat.conftest import BrokerFactory
 from tests.compat.test_restart import free_port
 from twisted_broker.cli.verify import verify_directory
+from twisted_broker.testing import Cluster
 from twisted_broker.wire.records import BatchBuilder
 
 LIMIT_SECONDS = 90
@@ -278,26 +279,24 @@ def move_replica(
     assert clients.Confluent().consume(broker.bootstrap, topic, f"{topic}-readers", 100)
 
 
-def test_a_hanging_transaction_is_found_and_ended(
-    new_broker: BrokerFactory, topic: str, jars: str
-) -> None:
+@pytest.mark.kafka(settings={"transaction.partition.verification.enable": False})
+def test_a_hanging_transaction_is_found_and_ended(kafka: Cluster, topic: str, jars: str) -> None:
     """KIP-664: kafka-transactions finds the transaction that no coordinator knows, shows its
     producer and ends it; committed records behind it can be read again.
     """
-    broker = new_broker(**{"transaction.partition.verification.enable": "false"}).start()
     producer_id, an_hour_ago = 4711, int(time.time() * 1000) - 3_600_000
     builder = BatchBuilder(
         producer_id=producer_id, producer_epoch=0, base_sequence=0, is_transactional=True
     )
     builder.append(an_hour_ago, None, b"hangs")
-    clients.KafkaPython().produce(broker.bootstrap, topic, "none", [(None, b"before", ())])
-    with raw.Connection(broker.address) as connection:
+    clients.KafkaPython().produce(kafka.bootstrap, topic, "none", [(None, b"before", ())])
+    with raw.Connection(raw.address(kafka.bootstrap)) as connection:
         body = raw.string("forgotten") + raw.produce_body(topic, 0, bytes(builder.build()))
         answer = connection.call(raw.PRODUCE, 3, body)
     answer.take("i"), answer.string(), answer.take("i")
     assert answer.take("ihq") == (0, 0, 1)
 
-    server = ("--bootstrap-server", broker.bootstrap)
+    server = ("--bootstrap-server", kafka.bootstrap)
     command = "org.apache.kafka.tools.TransactionsCommand"
     found = tool(jars, command, *server, "find-hanging", "--broker-id", "1")
     assert re.search(rf"{topic}\s+0\s+{producer_id}\s+0\s+", found), found
@@ -311,13 +310,12 @@ def test_a_hanging_transaction_is_found_and_ended(
     assert re.search(rf"^{producer_id}\s+.*None\s*$", shown, re.M), shown
 
 
-def test_kafka_features_changes_levels(new_broker: BrokerFactory, jars: str) -> None:
+def test_kafka_features_changes_levels(kafka: Cluster, jars: str) -> None:
     """A downgrade, a dry run, an upgrade; transactions under each level of transaction.version."""
-    broker = new_broker().start()
 
     def features(*arguments: str) -> str:
         command = "org.apache.kafka.tools.FeatureCommand"
-        return tool(jars, command, "--bootstrap-server", broker.bootstrap, *arguments)
+        return tool(jars, command, "--bootstrap-server", kafka.bootstrap, *arguments)
 
     version = "transaction.version"
     client = transactional.Confluent()
@@ -326,20 +324,19 @@ def test_kafka_features_changes_levels(new_broker: BrokerFactory, jars: str) -> 
             "downgrade", "--feature", f"{version}={level}"
         )
         rounds = [([b"a"], True), ([b"b"], False), ([b"c"], True)]
-        client.produce(broker.bootstrap, "x", f"under-{level}", rounds)
-        assert client.read_committed(broker.bootstrap, f"under-{level}", 2) == [b"a", b"c"]
+        client.produce(kafka.bootstrap, "x", f"under-{level}", rounds)
+        assert client.read_committed(kafka.bootstrap, f"under-{level}", 2) == [b"a", b"c"]
     said = features("upgrade", "--feature", f"{version}=2", "--dry-run")
     assert f"{version} can be upgraded to 2." in said
     features("upgrade", "--feature", f"{version}=2")
-    client.produce(broker.bootstrap, "x", "under-2", [([b"a"], True)])
+    client.produce(kafka.bootstrap, "x", "under-2", [([b"a"], True)])
     (line,) = [each for each in features("describe").splitlines() if version in each]
     assert re.search(r"SupportedMaxVersion: 2\s+FinalizedVersionLevel: 2\s", line), line
 
 
-def test_kafka_configs_sets_and_shows_quotas(new_broker: BrokerFactory, jars: str) -> None:
+def test_kafka_configs_sets_and_shows_quotas(kafka: Cluster, jars: str) -> None:
     """Of clients, users and addresses."""
-    broker = new_broker().start()
-    where = ("--bootstrap-server", broker.bootstrap)
+    where = ("--bootstrap-server", kafka.bootstrap)
     name = "kafka.admin.ConfigCommand"
     for kind, who, quota in (
         ("clients", ("--entity-name", "slow"), "producer_byte_rate=1000.0"),

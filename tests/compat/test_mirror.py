@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.compat.broker_process import BrokerProcess
 from tests.compat.conftest import BrokerFactory
+from twisted_broker.testing import Cluster
 from twisted_broker.wire.records import iterate_batches
 
 REPLOG = Path(sys.executable).parent / "replog"
@@ -134,16 +135,16 @@ def mirror_killed_three_times(source: Any, target: BrokerProcess, tmp_path: Path
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_quietly(
-    new_broker: BrokerFactory, tmp_path: Path, number: signal.Signals
+    kafka: Cluster, request: pytest.FixtureRequest, tmp_path: Path, number: signal.Signals
 ) -> None:
     """Exit status 0, and nothing on standard error."""
-    source, target = new_broker().start(), new_broker().start()
-    admin = AdminClient({"bootstrap.servers": source.bootstrap})
-    admin.create_topics([NewTopic("t", 1, 1)])["t"].result(30)
+    kafka.topic("t").produce([b"one"])
+    target = Cluster()
+    request.addfinalizer(target.close)
     command = [
         str(REPLOG),
         "mirror",
-        *("--from", source.bootstrap, "--to", target.bootstrap, "--topics", "t"),
+        *("--from", kafka.bootstrap, "--to", target.bootstrap, "--topics", "t"),
         *("--state", str(tmp_path / "state"), "--metrics-port", "0"),
     ]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)

@@ -11,7 +11,8 @@ from confluent_kafka import Consumer, Producer
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from tests.compare.side import Line
-from tests.compat.broker_process import BrokerProcess
+from tests.compat import raw
+from twisted_broker.testing import Cluster
 
 RATE, RECORD_BYTES, RECORDS = 20_000, 5_000, 8
 # One window of a second is used up by the first 20,000 bytes; the others come at the rate.
@@ -19,17 +20,15 @@ LEAST_SECONDS = (RECORDS * RECORD_BYTES - RATE) / RATE - 0.5
 
 
 @pytest.fixture(scope="module")
-def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+def slow() -> Iterator[Cluster]:
     """Client id `slow` has a quota for both directions."""
-    process = BrokerProcess(tmp_path_factory.mktemp("slow"), {"quota.window.num": "2"})
-    process.start()
-    alter(process, "client-id", "slow", producer_byte_rate=RATE, consumer_byte_rate=RATE)
-    yield process
-    process.stop()
+    with Cluster(1, {"quota.window.num": 2}) as cluster:
+        alter(cluster, "client-id", "slow", producer_byte_rate=RATE, consumer_byte_rate=RATE)
+        yield cluster
 
 
-def alter(broker: BrokerProcess, kind: str, name: str, **values: float) -> None:
-    line = Line(*broker.address)
+def alter(broker: Cluster, kind: str, name: str, **values: float) -> None:
+    line = Line(*raw.address(broker.bootstrap))
     entry = {
         "entity": [{"entity_type": kind, "entity_name": name}],
         "ops": [{"key": key, "value": float(value)} for key, value in values.items()],
@@ -39,7 +38,7 @@ def alter(broker: BrokerProcess, kind: str, name: str, **values: float) -> None:
     line.hang_up()
 
 
-def test_kafka_python_waits(slow: BrokerProcess, topic: str) -> None:
+def test_kafka_python_waits(slow: Cluster, topic: str) -> None:
     took = {}
     for client_id in ("fast", "slow"):
         producer = KafkaProducer(bootstrap_servers=slow.bootstrap, client_id=client_id, acks="all")
@@ -66,7 +65,7 @@ def test_kafka_python_waits(slow: BrokerProcess, topic: str) -> None:
     consumer.close()
 
 
-def test_librdkafka_waits(slow: BrokerProcess, topic: str) -> None:
+def test_librdkafka_waits(slow: Cluster, topic: str) -> None:
     waits: list[float] = []
     producer = Producer(
         {
@@ -100,12 +99,12 @@ def test_librdkafka_waits(slow: BrokerProcess, topic: str) -> None:
     consumer.close()
 
 
-def test_an_address_above_its_rate_of_connections_is_not_served(slow: BrokerProcess) -> None:
+def test_an_address_above_its_rate_of_connections_is_not_served(slow: Cluster) -> None:
     """A held connection ends without an answer; afterwards the address is served again."""
     alter(slow, "ip", "127.0.0.1", connection_creation_rate=4)
     ends = 0
     for _ in range(8):
-        with socket.create_connection(slow.address, 10) as made:
+        with socket.create_connection(raw.address(slow.bootstrap), 10) as made:
             made.settimeout(0.2)
             try:
                 ends += made.recv(1) == b""
@@ -113,7 +112,7 @@ def test_an_address_above_its_rate_of_connections_is_not_served(slow: BrokerProc
                 continue
     deadline = time.monotonic() + 20
     while True:
-        line = Line(*slow.address)
+        line = Line(*raw.address(slow.bootstrap))
         answer = line.call("ApiVersions", 0, {})
         line.hang_up()
         if hasattr(answer, "api_keys"):

@@ -311,19 +311,24 @@ def _transactions(node: Any) -> Iterator[dict[str, Any]]:
 
 
 def _waiting(node: Any, wall_ms: int) -> Iterator[dict[str, Any]]:
-    """The oldest of each partition, and what it waits for. Reads come again and again: when the
-    time of one is up would be news at each look. Those of share groups only by their number.
+    """The oldest at each partition, each once, and what it waits for. Reads come again and again:
+    when the time of one is up would be news at each look. Those of share groups only by number.
     """
     manager = node.replica_manager
     if manager is None:
         return
     for purgatory in (getattr(manager, each) for each in _PURGATORIES):
-        are_reads = purgatory is manager.fetch_purgatory
+        are_reads, seen = purgatory is manager.fetch_purgatory, set[int]()
         for key, left_ms in islice(purgatory.watched(), MOST):
             partition = manager.partitions.get(key)
             if partition is None:  # a session of reads, or a partition that is gone
                 continue
-            for each in waiting_requests(partition, purgatory.watching(key)[:1]):
+            oldest = purgatory.watching(key)[:1]
+            # To look at one walks over all its partitions.
+            if {id(operation) for operation, _ in oldest} <= seen:
+                continue
+            seen.update(id(operation) for operation, _ in oldest)
+            for each in waiting_requests(partition, oldest):
                 yield {
                     "broker": node.node_id,
                     "api": purgatory.name,

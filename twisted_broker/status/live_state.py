@@ -19,7 +19,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from twisted_broker.coordinator.consumer.embedded import MalformedSubscription, read_assignment
+from twisted_broker.coordinator.consumer.embedded import read_assignment
+from twisted_broker.coordinator.subscription import MalformedSubscription
 from twisted_broker.image.metadata_image import MetadataImage
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.explain.waiting_requests import waiting_requests

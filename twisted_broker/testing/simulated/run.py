@@ -41,7 +41,7 @@ MOST_SECONDS = 3600.0
 _MOST_STEPS_AT_ONCE = 200_000
 _MOST_LINES = 2000
 _SCENARIO = "test"
-_SETTINGS = {
+SETTINGS = {
     "replog.status.port": "-1",  # it would be a port of the system
     "offsets.topic.num.partitions": "2",
     "transaction.state.log.num.partitions": "2",
@@ -150,7 +150,7 @@ class _Run:
 
     def _run(self) -> str:
         scenario, world = self._scenario, self._world
-        settings = {**_SETTINGS, **settings_of(scenario.settings)}
+        settings = {**SETTINGS, **settings_of(scenario.settings)}
         try:
             running = RunningCluster(
                 scenario.brokers, settings, None, scenario.topics, world.made_for

@@ -82,7 +82,7 @@ class VirtualWorld:
     descriptors = _DESCRIPTORS
 
     def __init__(self, seed: int) -> None:
-        self.clock = VirtualClock()
+        self.clock = self.make_clock()
         self.random = Random(f"world {seed}")
         self.network = LiveNetwork(self.clock, Random(f"network {seed}"), NetworkConditions())
         self.reactor: Any = NodeClock(self.clock, "world")
@@ -95,6 +95,10 @@ class VirtualWorld:
             random=Random(f"outside {seed}"),
             key_files=OsFileSystem(),
         )
+
+    def make_clock(self) -> VirtualClock:
+        """Where another program steps it: its own."""
+        return VirtualClock()
 
     def made_for(self, config: BrokerConfig) -> World:
         """Itself: `RunningCluster` asks for a world when it knows its brokers' settings."""

@@ -96,6 +96,17 @@ def test_an_empty_group_that_another_replaced_begins_anew() -> None:
     assert "while a had it" in checked.beat("a", 7, listed=(T0,))
 
 
+def test_whoever_is_there_though_its_session_should_be_over_has_what_it_had() -> None:
+    """Its coordinator was away."""
+    checked = Checked(session_seconds=2.0)
+    checked.beat("a", 7, T0, T1, joins=True)
+    checked.sim.now = 4.0
+    checked.beat("b", 8, joins=True)
+    assert not checked.beat("a", 8, T0, T1, listed=(T0, T1))
+    assert not checked.beat("b", 9, T0)
+    assert "while a had it" in checked.beat("a", 9, listed=(T0,))
+
+
 def test_one_that_left_is_not_in_the_group() -> None:
     checked = Checked(session_seconds=2.0)
     checked.beat("a", 7, T0, joins=True)

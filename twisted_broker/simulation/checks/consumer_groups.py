@@ -118,12 +118,12 @@ class ConsumerGroupChecker(CommitChecker):
         return who in ("", member) or self._sure_until.get(who, 0.0) >= self._now
 
     def _begin(self) -> None:
-        """Perhaps another group, whose epochs begin anew: whoever has something, lost it."""
+        """Perhaps another group, whose epochs begin anew: whoever is given something now has it.
+        Perhaps not, for a coordinator that was away lets all sessions begin anew.
+        """
         self._began = self._now
         self._owners.clear()
-        for place, (holder, _) in self._holders.items():
-            self._lost.setdefault(holder, set()).add(place)
-        self._holders.clear()
+        self._holders = {place: (holder, 0) for place, (holder, _) in self._holders.items()}
 
     def _gets(self, member: str, epoch: int, place: TopicPartition) -> None:
         holder, since = self._holders.get(place, (member, -1))

@@ -58,9 +58,9 @@ def careful(bootstrap: str, orders: int) -> None:
         try:
             producer.begin_transaction()
             producer.produce("invoices", _invoice(order))
-            done = [_position(order, further=1)]
-            producer.send_offsets_to_transaction(done, consumer.consumer_group_metadata(), 10)
-            producer.commit_transaction(10)
+            done, group = [_position(order, further=1)], consumer.consumer_group_metadata()
+            _surely(producer.send_offsets_to_transaction, done, group, 10)
+            _surely(producer.commit_transaction, 10)
             served += 1
         except KafkaException as error:
             producer = _aborted(bootstrap, producer, error)
@@ -68,18 +68,29 @@ def careful(bootstrap: str, orders: int) -> None:
     consumer.close()
 
 
+def _surely(call: Callable[..., None], *arguments: object) -> None:
+    """What may be tried again is not over: it goes on with the next try."""
+    while True:
+        try:
+            return call(*arguments)
+        except KafkaException as error:
+            if not error.args[0].retriable():
+                raise
+
+
 def _transactional(bootstrap: str) -> Producer:
-    producer = Producer(
-        {"bootstrap.servers": bootstrap, "transactional.id": "shop", "log_level": 0}
-    )
-    producer.init_transactions(10)
+    config = {"bootstrap.servers": bootstrap, "transactional.id": "shop", "log_level": 0}
+    # So long it waits for a coordinator of the group that is dead, whatever the time-out of its
+    # call (librdkafka issue 5456): 15 minutes unless this says otherwise.
+    producer = Producer({**config, "metadata.max.age.ms": 3000})
+    _surely(producer.init_transactions, 10)
     return producer
 
 
 def _aborted(bootstrap: str, producer: Producer, error: KafkaException) -> Producer:
     """The producer to go on with: another one where this cannot."""
     if error.args[0].txn_requires_abort():
-        producer.abort_transaction(10)
+        _surely(producer.abort_transaction, 10)
         return producer
     return _transactional(bootstrap)
 

@@ -22,6 +22,7 @@ from twisted_broker.testing import (
     in_sync,
     isr,
     leader,
+    requests,
 )
 
 pytestmark = pytest.mark.clients
@@ -234,6 +235,36 @@ def test_held_requests_of_a_client_are_answered_once_its_link_is_healed() -> Non
                 assert not acknowledged
             assert producer.flush(10) == 0 and len(acknowledged) == 1
         assert len(values(cluster)) == 3
+
+
+def test_what_a_cut_link_held_is_delivered_or_its_connections_are_reset() -> None:
+    with Cluster(topics={"orders": 1}) as cluster:
+        for on_heal, written in (("deliver", 1), ("reset", 0)):
+            producer = producer_of(cluster, **{"retries": 0})
+            sent(producer, 1)  # it is connected then
+            assert producer.flush(10) == 0
+            before = len(values(cluster))
+            link, waiting = cluster.link("client", 1), requests("Produce")
+            count = len(cluster.trace.requests("Produce"))
+            link.cut(one_way=True, on_heal=on_heal)
+            sent(producer, 1)
+            producer.poll(0)
+            cluster.wait_until(waiting >= count + 1)
+            link.heal()
+            producer.flush(10)
+            assert len(values(cluster)) - before == written
+        with pytest.raises(ClusterError, match='on_heal is "deliver" or "reset"'):
+            link.cut(on_heal="drop")
+
+
+def test_a_slow_disk_is_slow_for_what_is_named() -> None:
+    with Cluster(3, topics={"orders": 1}) as cluster:
+        with cluster.disk(2).slowed("300ms", "fsync"):
+            began = time.monotonic()
+            cluster.broker(2).restart()
+            assert time.monotonic() - began > 0.3
+        with pytest.raises(ClusterError, match="nobody waits for 'write': slow are any, create"):
+            cluster.disk(2).slow("1s", "write")
 
 
 def test_disks_that_are_full_fail_or_stall() -> None:

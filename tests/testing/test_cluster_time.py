@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -30,6 +31,37 @@ def consumer_of(cluster: Cluster, client_id: str = "shop", **more: Any) -> Consu
     consumer.subscribe(["orders"])
     assert consumer.poll(10) is not None
     return consumer
+
+
+def test_a_calendar_that_stands_moves_by_advance_alone() -> None:
+    settings = {"message.timestamp.type": "LogAppendTime", "retention.ms": 7 * 24 * 3600 * 1000}
+    noon = int(datetime(2020, 1, 1, 12, tzinfo=UTC).timestamp() * 1000)
+    with Cluster(topics={"orders": 1}) as cluster:
+        cluster.clock.calendar("fix", at="2020-01-01T12:00")
+        stamped, orders = cluster.topic("stamped", settings=settings), cluster.topic("orders")
+        for topic in (stamped, orders):
+            topic.produce([b"1"])
+        assert cluster.clock.advance("10m") == []
+        stamped.produce([b"2"])
+        assert [each.timestamp - noon for each in stamped.records()] == [0, 600_000]
+        assert [each.timestamp for each in orders.records()] == [noon]
+        with cluster.broker(1).clock.skewed("-3s"):
+            stamped.produce([b"3"])
+        assert stamped.records()[2].timestamp == noon + 597_000
+        assert "stamped-0: start 0 -> 3" in cluster.clock.advance("8d")
+        cluster.clock.calendar("run")
+        stamped.produce([b"4"])
+        assert stamped.records()[0].timestamp > (time.time() + 8 * 24 * 3600) * 1000
+        with pytest.raises(ClusterError, match='a calendar is set to "fix"'):
+            cluster.clock.calendar("stop")
+
+
+def test_what_bears_the_time_of_a_moved_calendar_is_as_old_as_that_says() -> None:
+    settings = {"message.timestamp.type": "LogAppendTime", "retention.ms": 7 * 24 * 3600 * 1000}
+    with Cluster() as cluster:
+        cluster.clock.advance("30d")
+        cluster.topic("stamped", settings=settings).produce([b"1"])
+        assert cluster.clock.advance("8d") == ["stamped-0: start 0 -> 1"]
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -90,6 +91,13 @@ def test_what_holds_and_what_a_time_out_says() -> None:
         ):  # fmt: skip
             with pytest.raises(ClusterTimeout, match=said):
                 cluster.wait_until(condition, within="50ms")
+        with cluster.broker(3).frozen(), cluster.link(1, 2).delayed("1ms"):
+            line = sys._getframe().f_lineno - 1
+            said = rf"broker 3 is frozen \(test_conditions.py:{line}\); the link of 1 and 2 is slow"
+            with pytest.raises(ClusterTimeout, match=said):
+                cluster.wait_until(log_end("orders", 0) == 6, within=0)
+        with pytest.raises(ClusterTimeout, match=r"it is 5$"):
+            cluster.wait_until(log_end("orders", 0) == 6, within=0)
         with pytest.raises(TypeError, match="True is no condition"):
             cluster.wait_until(True)
         with pytest.raises(ClusterError, match=r"no condition: there are isr, .*, not 'isrs'"):

@@ -14,6 +14,7 @@ from confluent_kafka import Producer
 from twisted_broker.testing import (
     AsyncCluster,
     Cluster,
+    ClusterError,
     ClusterTimeout,
     requests,
     transaction,
@@ -175,3 +176,26 @@ def test_a_trace_keeps_its_last_bytes_and_reads_no_other_protocol() -> None:
     assert all(each.connection == number for each in trace.frames)
     trace.closed(number)
     trace.closed(number)
+
+
+def test_records_are_one_transaction_without_a_client() -> None:
+    with Cluster(topics={"orders": 2}) as cluster:
+        orders = cluster.topic("orders")
+
+        def read() -> list[list[bytes | None]]:
+            return [
+                [each.value for each in orders.records(isolation=each)]
+                for each in ("read_committed", "read_uncommitted")
+            ]
+
+        assert orders.produce([b"1", b"2"], transaction="commit") == [(0, 0), (1, 0)]
+        orders.produce([b"3"], transaction="abort")
+        orders.produce([{"value": b"4", "partition": 0}], transaction="open")
+        orders.produce([{"value": b"5", "partition": 0}])
+        committed, written = read()
+        assert {*written} == {b"1", b"2", b"3", b"4", b"5"} and committed == [b"1", b"2"]
+        (ended,) = cluster.clock.advance("75s")  # its time-out, looked at every 10 s
+        assert ended.endswith("Ongoing -> CompleteAbort")
+        assert {*read()[0]} == {b"1", b"2", b"5"}
+        with pytest.raises(ClusterError, match="is to commit, abort, open, not 'end'"):
+            orders.produce([b"6"], transaction="end")

@@ -13,6 +13,8 @@ import sys
 import time
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -22,7 +24,15 @@ from kafka import KafkaConsumer, KafkaProducer
 from kafka.partitioner.default import murmur2 as kafkas_murmur2
 
 from tests.testing.trial_run import passes
-from twisted_broker.testing import AsyncCluster, Cluster, ClusterError, ClusterTimeout, Record
+from twisted_broker.testing import (
+    AsyncCluster,
+    Cluster,
+    ClusterError,
+    ClusterTimeout,
+    Record,
+    pytest_plugin,
+    template_client,
+)
 from twisted_broker.testing.cluster import written
 from twisted_broker.testing.cluster_calls import murmur2
 from twisted_broker.testing.handles import in_seconds
@@ -282,7 +292,70 @@ def test_the_fixtures(tmp_path: Path) -> None:
     assert "shop to broker-1: Produce v" in said and "lost: ok after" in said
     (saved,) = re.findall(r"requests of kafka's clients .all: (\S+) and .pcap", said)
     assert '"api": "Produce"' in Path(saved).read_text()
-    assert "pytest.mark.kafka takes brokers, settings, topics, not nodes" in said
+    assert "pytest.mark.kafka takes brokers, isolation, settings, topics, not nodes" in said
+    assert re.search(r"what kafka logged \(--kafka-seed \d+\)", said)
+
+
+SHARED = """
+import pytest
+
+SEEN = set()
+NAMES = pytest.mark.kafka(isolation="names")
+
+@NAMES
+@pytest.mark.parametrize("number", range(2))
+def test_tests_share_one(kafka, number, request):
+    SEEN.add(kafka.pid)
+    assert kafka.topic(kafka.name("orders")).produce([b"one"]) == [(0, 0)]
+    assert len(SEEN) == 1 and kafka.heal() == []
+    kafka.fail("Produce", "NOT_ENOUGH_REPLICAS")
+    kafka.link("client", 1).cut()
+    kafka.broker(1).freeze()
+
+@pytest.mark.kafka(isolation="none")
+def test_it_is_the_one_of_the_session(kafka, kafka_cluster):
+    assert kafka.pid == kafka_cluster.pid and kafka.pid in SEEN
+
+def test_others_have_their_own(kafka):
+    assert kafka.pid not in SEEN
+    rule = kafka.fail("Produce", "NOT_ENOUGH_REPLICAS", probability=0.5)
+
+@pytest.mark.kafka(isolation="full")
+def test_misspelt(kafka):
+    pass
+"""
+
+
+def test_tests_share_a_cluster_whose_faults_are_healed_after_each(tmp_path: Path) -> None:
+    options = ("--kafka-seed", "7", "--kafka-trace", "always", "-rP")
+    said = pytest_of(tmp_path, SHARED, *options, status=1)
+    assert "4 passed" in said and "1 error" in said, said
+    assert "isolation is snapshot, names, none, not 'full'" in said
+    for each in ("broker 1 is frozen", "the link of 1 and client is cut", "Produce: fail"):
+        assert f"left it to others: {each} (test_shop.py:" in said, said
+
+
+def test_a_template_starts_when_collection_has_found_a_test_that_needs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[bool] = []
+    monkeypatch.setattr(template_client, "template", lambda: started.append(True))
+
+    def collected(*names: str, only: bool = False) -> int:
+        option = SimpleNamespace(
+            collectonly=only, kafka_brokers=1, kafka_seed=None, kafka_trace="failed"
+        )
+        config = SimpleNamespace(option=option, stash=pytest.Stash())
+        item = SimpleNamespace(
+            config=config, fixturenames=names, iter_markers=lambda name: iter(())
+        )
+        session: Any = SimpleNamespace(items=[item], config=config)
+        started.clear()
+        pytest_plugin.pytest_collection_finish(session)
+        return len(started)
+
+    assert collected("tmp_path", "kafka") == collected("kafka_cluster") == 1
+    assert collected("tmp_path") == collected("kafka", only=True) == 0
 
 
 HANDED_ON = """

@@ -61,8 +61,11 @@ class StallingWorker:
         if self.stalled or not self._jobs:
             return
         job, done = self._jobs.pop(0)
-        _INLINE.submit(partial(self._in_job, job), done)
+        self._do(job, done)
         self._next()
+
+    def _do(self, job: Callable[[], object], done: Callable[..., None]) -> None:
+        _INLINE.submit(partial(self._in_job, job), done)
 
     def _in_job(self, job: Callable[[], T]) -> T:
         self.in_job = True

@@ -76,6 +76,11 @@ class AdminCalls:
         if (group is None) == (transactional_id is None):
             raise CallFailed("a coordinator is of a group, or of a transactional id")
         topic = _OFFSETS if group is not None else _TRANSACTIONS
+        # Who asks makes the topic, where nobody has.
+        if group is not None:
+            await self._calls.group(group, within)
+        else:
+            await self._calls.transaction_state(transactional_id or "", within)
         count = self._calls.partitions_of(topic)
         # Java's hash of the name, in both cases.
         name = group if group is not None else transactional_id or ""

@@ -16,6 +16,7 @@ from typing import Any
 from twisted_broker.testing.awaited import AwaitedCluster
 from twisted_broker.testing.cluster import start_arguments
 from twisted_broker.testing.handles import Call, Snapshot
+from twisted_broker.testing.in_force import with_line
 from twisted_broker.testing.template_client import LENGTH, Connection, template
 
 
@@ -37,7 +38,7 @@ class _Calls:
                 self._reading = asyncio.create_task(self._read(reader))
         if self._reading is None or self._reading.done():
             raise self.connection.died()
-        request = self.connection.request(name, arguments)
+        request = self.connection.request(name, with_line(name, arguments))
         number = self.connection.number
         answer = self._waiting[number] = asyncio.get_running_loop().create_future()
         self._writer.write(request)
@@ -88,8 +89,9 @@ class AsyncCluster(AwaitedCluster):
         *,
         topics: Mapping[str, int] | None = None,
         data: str | os.PathLike[str] | None = None,
+        seed: int | None = None,
     ) -> None:
-        self._arguments = start_arguments(brokers, settings, topics, data)
+        self._arguments = start_arguments(brokers, settings, topics, data, seed)
         self._calls: _Calls | None = None
         self.bootstrap = ""
         """HOST:PORT of each broker, with commas, once it is started"""

@@ -95,7 +95,11 @@ class AsyncTopic:
         self._call, self.name = call, name
 
     async def produce(
-        self, records: Iterable[Written], within: str | float = 30.0
+        self,
+        records: Iterable[Written],
+        within: str | float = 30.0,
+        *,
+        transaction: str | None = None,
     ) -> list[tuple[int, int]]:
         """As `Topic.produce`."""
         found = await self._call(
@@ -103,6 +107,7 @@ class AsyncTopic:
             topic=self.name,
             records=[written(record) for record in records],
             within=in_seconds(within),
+            transaction=transaction,
         )
         return [(partition, offset) for partition, offset in found]
 

@@ -132,6 +132,7 @@ def start_arguments(
     settings: Mapping[str, object] | None,
     topics: Mapping[str, int] | None,
     data: str | os.PathLike[str] | None,
+    seed: int | None = None,
 ) -> dict[str, Any]:
     """Of the call `start`. Raises TypeError."""
     if not isinstance(brokers, int):
@@ -143,6 +144,7 @@ def start_arguments(
         "settings": settings_text(settings),
         "topics": dict(topics or {}),
         "data": None if data is None else os.path.abspath(data),
+        "seed": seed,
     }
 
 
@@ -156,7 +158,7 @@ def wait_arguments(condition: Condition, within: str | float) -> dict[str, Any]:
 class Cluster(RequestFaults[Fault[None, int]], ClusterVerbs[None, list[str]]):
     """`brokers` of them, each with Kafka's `settings`; `topics`: names, and how many partitions of
     each, that are there from the beginning; `data`: a directory that keeps their files, None:
-    nothing is kept.
+    nothing is kept; `seed`: of the chances of what is struck, None: another one each time.
 
     Topics have as many replicas as there are brokers, three at most, unless something says
     otherwise. Raises ClusterError: they cannot start.
@@ -169,9 +171,10 @@ class Cluster(RequestFaults[Fault[None, int]], ClusterVerbs[None, list[str]]):
         *,
         topics: Mapping[str, int] | None = None,
         data: str | os.PathLike[str] | None = None,
+        seed: int | None = None,
     ) -> None:
-        arguments = start_arguments(brokers, settings, topics, data)
-        self._keeps = data is not None
+        arguments = start_arguments(brokers, settings, topics, data, seed)
+        self._names, self._keeps = 0, data is not None
         self._connection: Connection = template().fork()
         try:
             started = self._connection.call("start", **arguments)
@@ -223,6 +226,11 @@ class Cluster(RequestFaults[Fault[None, int]], ClusterVerbs[None, list[str]]):
             settings=settings_text(settings),
         )
         return Topic(self._connection, name)
+
+    def name(self, of: str) -> str:
+        """One that nobody had of this cluster, as `orders-1`, for tests that share it."""
+        self._names += 1
+        return f"{of}-{self._names}"
 
     def group(self, name: str) -> Group:
         """A consumer group, which need not be there yet."""
@@ -314,16 +322,22 @@ class Topic:
         self._connection, self.name = connection, name
 
     def produce(
-        self, records: Iterable[Written], within: str | float = _SECONDS
+        self,
+        records: Iterable[Written],
+        within: str | float = _SECONDS,
+        *,
+        transaction: str | None = None,
     ) -> list[tuple[int, int]]:
-        """Writes them with acks=all; partition and offset of each. Raises ClusterError,
-        ClusterTimeout.
+        """Writes them with acks=all; partition and offset of each. `transaction`: all of them are
+        one, and it is "commit", "abort", or "open": as its time-out of a minute ends it. Raises
+        ClusterError, ClusterTimeout.
         """
         found = self._connection.call(
             "produce",
             topic=self.name,
             records=[written(record) for record in records],
             within=in_seconds(within),
+            transaction=transaction,
         )
         return [(partition, offset) for partition, offset in found]
 

@@ -48,6 +48,11 @@ _DESCRIBE_CONSUMER_GROUPS = 0
 _OF_NO_CONSUMER_GROUP = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION)
 _EARLIEST, _LATEST = -2, -1
 _DESCRIBE_TRANSACTIONS, _OF_GROUPS, _OF_TRANSACTIONS = 0, 0, 1
+_ADD_PARTITIONS_TO_TXN, _END_TXN = 3, 3
+_PRODUCE_IN_TRANSACTION = 11
+"""Partitions are added to the transaction before."""
+_TRANSACTIONS = {"commit": "CompleteCommit", "abort": "CompleteAbort", "open": "Ongoing"}
+_MINUTE_MS = 60_000
 _PAUSE_MS, _WAIT_MS = 20, 200
 _BATCH_BYTES = 500_000
 _UNREACHABLE = (ConnectionError, ConnectError, ConnectionClosed, BrokersUnreachable)
@@ -57,6 +62,14 @@ T = TypeVar("T")
 
 OWN_CLIENT = "twisted-broker-test"
 """The client id of a test's own requests: no fault of requests strikes them."""
+
+
+class _Producer:
+    """`transactional_id` None: without transactions."""
+
+    def __init__(self, id: int, epoch: int, transactional_id: str | None = None) -> None:
+        self.id, self.epoch, self.transactional_id = id, epoch, transactional_id
+        self.sequences: dict[TopicPartition, int] = defaultdict(int)
 
 
 class CallFailed(Exception):
@@ -122,8 +135,9 @@ class ClusterCalls:
         asked = ",".join(_address(broker, listener) for broker in brokers)
         config = ConsumerConfig({"bootstrap.servers": asked, "client.id": OWN_CLIENT})
         self._client = _OwnClient(runtime, config, brokers, listener)
-        self._producer: tuple[int, int] | None = None
-        self._sequences: dict[TopicPartition, int] = defaultdict(int)
+        self._producer: _Producer | None = None
+        self._transactions = 0
+        """that were begun"""
         self._next_unkeyed: dict[str, int] = defaultdict(int)
 
     def another(self) -> ClusterCalls:
@@ -306,26 +320,84 @@ class ClusterCalls:
     # records
 
     async def produce(
-        self, topic: str, records: list[dict[str, Any]], within: float = 30.0
+        self,
+        topic: str,
+        records: list[dict[str, Any]],
+        within: float = 30.0,
+        transaction: str | None = None,
     ) -> list[tuple[int, int]]:
         """Partition and offset of each. A record has `key`, `value`, `headers`, `timestamp` and
         `partition`, each of which may be missing: the key decides then where it goes, as Java's
-        clients decide; without one they go round.
+        clients decide; without one they go round. `transaction`: they are one, which is committed,
+        aborted or left open.
         """
+        if transaction is not None and transaction not in _TRANSACTIONS:
+            right = ", ".join(_TRANSACTIONS)
+            raise CallFailed(f"a transaction is to {right}, not {transaction!r}")
         count = await self.make_topic(topic, within=within)
         where = [self._partition(topic, count, record) for record in records]
         placed: dict[int, list[int]] = defaultdict(list)
         for index, partition in enumerate(where):
             placed[partition].append(index)
         found = [(-1, -1)] * len(records)
+        if transaction is None:
+            producer = self._producer = self._producer or await self._made_producer(None, within)
+        else:
+            producer = await self._begun(topic, [*placed], within)
         for partition, indexes in placed.items():
             for part in _parts(records, indexes):
-                first = await self._append(
-                    TopicPartition(topic, partition), [records[index] for index in part], within
-                )
+                name = TopicPartition(topic, partition)
+                written = [records[index] for index in part]
+                first = await self._append(producer, name, written, within)
                 for delta, index in enumerate(part):
                     found[index] = (partition, first + delta)
+        if transaction in ("commit", "abort"):
+            await self._end(producer, transaction == "commit", within)
         return found
+
+    async def _begun(self, topic: str, partitions: list[int], within: float) -> _Producer:
+        """A transaction, with an id of its own: none fences another one."""
+        self._transactions += 1
+        name = f"{OWN_CLIENT}-{self._transactions}"
+        producer = await self._made_producer(name, within)
+        request = transactions.AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=name,
+            v3_and_below_producer_id=producer.id,
+            v3_and_below_producer_epoch=producer.epoch,
+            v3_and_below_topics=[
+                transactions.AddPartitionsToTxnTopic(name=topic, partitions=partitions)
+            ],
+        )
+
+        async def asked(coordinator: ClientConnection) -> None:
+            answer = await coordinator.send(request, _ADD_PARTITIONS_TO_TXN)
+            for each in answer.results_by_topic_v3_and_below[0].results_by_partition:
+                _check(each.partition_error_code, None)
+
+        await self._at_coordinator(name, asked, within, _OF_TRANSACTIONS)
+        return producer
+
+    async def _end(self, producer: _Producer, commits: bool, within: float) -> None:
+        """Ends when its markers are written."""
+        name = producer.transactional_id
+        assert name is not None
+        request = transactions.EndTxnRequest(
+            transactional_id=name,
+            producer_id=producer.id,
+            producer_epoch=producer.epoch,
+            committed=commits,
+        )
+
+        async def asked(coordinator: ClientConnection) -> None:
+            _check((await coordinator.send(request, _END_TXN)).error_code, None)
+
+        async def ended() -> None:
+            state = await self.transaction_state(name, within)
+            if state != _TRANSACTIONS["commit" if commits else "abort"]:
+                raise BrokerError(ErrorCode.CONCURRENT_TRANSACTIONS)
+
+        await self._at_coordinator(name, asked, within, _OF_TRANSACTIONS)
+        await self._again(ended, within, f"the coordinator of transactional id {name}")
 
     def _partition(self, topic: str, count: int, record: dict[str, Any]) -> int:
         if record.get("partition") is not None:
@@ -337,12 +409,19 @@ class ClusterCalls:
         return (self._next_unkeyed[topic] - 1) % count
 
     async def _append(
-        self, name: TopicPartition, records: list[dict[str, Any]], within: float
+        self,
+        producer: _Producer,
+        name: TopicPartition,
+        records: list[dict[str, Any]],
+        within: float,
     ) -> int:
         """The offset of the first."""
-        producer_id, epoch = await self._producer_id(within)
+        is_part = producer.transactional_id is not None
         batch = BatchBuilder(
-            producer_id=producer_id, producer_epoch=epoch, base_sequence=self._sequences[name]
+            producer_id=producer.id,
+            producer_epoch=producer.epoch,
+            base_sequence=producer.sequences[name],
+            is_transactional=is_part,
         )
         for record in records:
             timestamp = record.get("timestamp")
@@ -355,32 +434,41 @@ class ClusterCalls:
             )
         data = PartitionProduceData(index=name.partition, records=batch.build())
         request = ProduceRequest(
+            transactional_id=producer.transactional_id,
             acks=-1,
             timeout_ms=int(within * 1000),
             topic_data=[TopicProduceData(name=name.topic, partition_data=[data])],
         )
 
         async def sent(leader: ClientConnection) -> int:
-            answer = await leader.send(request, _PRODUCE)
+            version = _PRODUCE_IN_TRANSACTION if is_part else _PRODUCE
+            answer = await leader.send(request, version)
             found = answer.responses[0].partition_responses[0]
             _check(found.error_code, found.error_message)
             return int(found.base_offset)
 
         first = await self._at_leader(name, sent, within)
-        self._sequences[name] += len(records)
+        producer.sequences[name] += len(records)
         return first
 
-    async def _producer_id(self, within: float) -> tuple[int, int]:
-        if self._producer is None:
+    async def _made_producer(self, name: str | None, within: float) -> _Producer:
+        request = InitProducerIdRequest(
+            transactional_id=name, transaction_timeout_ms=0 if name is None else _MINUTE_MS
+        )
 
-            async def asked() -> tuple[int, int]:
-                request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
-                answer = await self._client.send_to_any(request, _INIT_PRODUCER_ID)
-                _check(answer.error_code, None)
-                return answer.producer_id, answer.producer_epoch
+        def made(answer: Any) -> _Producer:
+            _check(answer.error_code, None)
+            return _Producer(answer.producer_id, answer.producer_epoch, name)
 
-            self._producer = await self._again(asked, within, "a producer id")
-        return self._producer
+        async def asked() -> _Producer:
+            return made(await self._client.send_to_any(request, _INIT_PRODUCER_ID))
+
+        async def asked_coordinator(coordinator: ClientConnection) -> _Producer:
+            return made(await coordinator.send(request, _INIT_PRODUCER_ID))
+
+        if name is None:
+            return await self._again(asked, within, "a producer id")
+        return await self._at_coordinator(name, asked_coordinator, within, _OF_TRANSACTIONS)
 
     async def records(
         self,
@@ -536,17 +624,7 @@ class ClusterCalls:
 
         await self._at_coordinator(name, asked, within)
 
-    # conditions
-
-    async def wait_until(self, condition: dict[str, Any], within: float = 30.0) -> None:
-        """Ends when it holds at every broker that runs."""
-        # Here: a cluster that waits for nothing does without what explains.
-        from twisted_broker.testing.condition_values import ConditionValues
-
-        try:
-            await ConditionValues(self, self._brokers, self._runtime).wait(condition, within)
-        except (TypeError, ValueError) as error:
-            raise CallFailed(f"no condition: {error}") from None
+    # transactions
 
     async def transaction_state(self, transactional_id: str, within: float = 30.0) -> str:
         """Kafka's word; Dead: there is no such id."""

@@ -4,8 +4,8 @@ Owns `ConditionValues`, and what a broker that left or came back is waited for b
 
 1. What all brokers that run do not agree on is not known yet: neither a condition on it nor the
    opposite holds. The same for a topic that is not there, and a leader that does not serve.
-2. It is looked at every 5 ms, in the brokers' own state. Requests are sent only for the records
-   of a topic, when its high watermarks moved, and for groups.
+2. It is looked at when something was done (`wakes.py`), in the brokers' own state: nothing is done
+   by a look. But for the records of a topic: they are read when its high watermarks moved.
 3. A time-out says the condition, the value now, and the reason as `replog explain` has it.
 
 Ring 2. Source: our own; `replication/explain`. Not here: the form (`conditions.py`).
@@ -16,22 +16,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from twisted.internet.task import deferLater
-
+from twisted_broker.coordinator.group_records import partition_for
 from twisted_broker.image.entries import PartitionRegistration
 from twisted_broker.image.metadata_image import MetadataImage
-from twisted_broker.interfaces import Runtime, TopicPartition
+from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.explain.explanation import Explanation
 from twisted_broker.replication.explain.reasons import broker_names, duration
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.server.kafka_server import KafkaServer
 from twisted_broker.status.view import BrokerView
 from twisted_broker.testing.conditions import check, parts_of, text_of, value_text
+from twisted_broker.testing.known_groups import (
+    DEAD,
+    assigned_to,
+    state_of_group,
+    state_of_transaction,
+)
+from twisted_broker.testing.wakes import Wakes
+from twisted_broker.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from twisted_broker.wire.errors import BrokerError
 
 if TYPE_CHECKING:
     from twisted_broker.testing.cluster_calls import ClusterCalls
 
-_PAUSE_SECONDS = 0.005
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "==": lambda found, wanted: bool(found == wanted),
     "!=": lambda found, wanted: bool(found != wanted),
@@ -55,24 +62,23 @@ class _Seen(NamedTuple):
 class ConditionValues:
     """Of one wait."""
 
-    def __init__(
-        self, calls: ClusterCalls, brokers: Sequence[KafkaServer], runtime: Runtime
-    ) -> None:
-        self._calls, self._brokers, self._clock = calls, brokers, runtime.clock
-        self._deadline = 0.0
+    def __init__(self, calls: ClusterCalls, brokers: Sequence[KafkaServer], wakes: Wakes) -> None:
+        self._calls, self._brokers, self._wakes = calls, brokers, wakes
+        self._within = 0.0
         self._counted: dict[str, tuple[list[int], int]] = {}
 
     async def wait(self, form: dict[str, Any], within: float) -> None:
         """Ends when it holds. Raises TimeoutError, TypeError, ValueError."""
         check(form)
-        self._deadline = self._clock.seconds() + within
-        while True:
-            seen: list[_Seen] = []
-            if await self._holds(form, seen):
-                return
-            if self._clock.seconds() >= self._deadline:
-                raise TimeoutError(self._text(form, seen, within))
-            await deferLater(self._clock, _PAUSE_SECONDS)  # type: ignore[arg-type]
+        self._within = within
+        seen: list[_Seen] = []
+
+        async def look() -> bool:
+            seen.clear()
+            return bool(await self._holds(form, seen))
+
+        if not await self._wakes.until(look, within):
+            raise TimeoutError(self._text(form, seen, within))
 
     async def _holds(self, form: dict[str, Any], seen: list[_Seen]) -> bool | None:
         word, parts = parts_of(form)
@@ -102,26 +108,33 @@ class ConditionValues:
         if what == "in_sync":
             return self._agreed(lambda image: not _out_of_sync(image))
         if what.startswith("group."):
-            return await self._of_group(form, what.removeprefix("group."))
+            return self._of_group(form, what.removeprefix("group."))
         if what == "transaction.state":
-            return await self._asked(
-                self._calls.transaction_state(form["transactional_id"], within=self._left())
+            name = form["transactional_id"]
+            coordinator = self._coordinator(name, TRANSACTIONS_TOPIC)
+            return (
+                "Dead" if coordinator is None else _known(state_of_transaction, coordinator, name)
             )
         if what == "requests":
             return self._calls.requests(form["api"])
         if what == "records":
             return await self._records(form["topic"])
-        name = TopicPartition(form["topic"], form["partition"])
+        where = TopicPartition(form["topic"], form["partition"])
         if what == "isr":
-            return self._agreed(lambda image: set(_registered(image, name).isr))
-        leader = self._leader(name)
+            return self._agreed(lambda image: set(_registered(image, where).isr))
         if what == "leader":
+            leader = self._leader(where)
             return None if leader is None else leader[0].config.node_id
+        return self._end(where, what == "high_watermark")
+
+    def _end(self, name: TopicPartition, of_readers: bool = True) -> int:
+        """Raises _Unknown."""
+        leader = self._leader(name)
         if leader is None:
             raise _Unknown(f"{name} has no leader")
         log = leader[1].leader_log
         assert log is not None
-        return log.high_watermark if what == "high_watermark" else log.log_end_offset
+        return log.high_watermark if of_readers else log.log_end_offset
 
     def _agreed(self, value: Callable[[MetadataImage], Any]) -> Any:
         """What all brokers know. Raises _Unknown."""
@@ -152,32 +165,45 @@ class ConditionValues:
     async def _records(self, topic: str) -> int:
         count = self._agreed(lambda image: len(_topic(image, topic).partitions))
         names = [TopicPartition(topic, number) for number in range(count)]
-        ends = [await self._value("high_watermark", name._asdict()) for name in names]
+        ends = [self._end(name) for name in names]
         known = self._counted.get(topic)
         if known is None or known[0] != ends:
-            found = await self._asked(self._calls.records(topic, within=self._left()))
+            try:
+                found = await self._calls.records(topic, within=self._within)
+            except TimeoutError as error:
+                raise _Unknown(str(error)) from None
             self._counted[topic] = known = (ends, len(found))
         return known[1]
 
-    async def _of_group(self, form: dict[str, Any], what: str) -> Any:
-        found = await self._asked(self._calls.group(form["group"], within=self._left()))
+    def _of_group(self, form: dict[str, Any], what: str) -> Any:
+        coordinator = self._coordinator(form["group"], OFFSETS_TOPIC)
+        if coordinator is None:
+            return {"state": DEAD, "assigned": []}.get(what, 0)
+        state, members, committed = _known(state_of_group, coordinator, form["group"])
         if what == "assigned":
-            return [
-                where
-                for each in found["members"]
-                if form["client"] in (each["client_id"], each["id"])
-                for where in each["assigned"]
-            ]
-        return len(found["members"]) if what == "members" else found[what]
+            return assigned_to(coordinator, members, form["client"])
+        if what == "lag":
+            return sum(
+                max(0, self._end(TopicPartition(*where)) - offset) for where, offset in committed
+            )
+        return state if what == "state" else len(members)
 
-    def _left(self) -> float:
-        return max(0.0, self._deadline - self._clock.seconds())
+    def _coordinator(self, name: str, topic: str) -> KafkaServer | None:
+        """Who has the group or transactional id of that name; None: nobody, as there is none.
+        Raises _Unknown.
+        """
 
-    async def _asked(self, answer: Any) -> Any:
-        try:
-            return await answer
-        except TimeoutError as error:
-            raise _Unknown(str(error)) from None
+        def partition(image: MetadataImage) -> int | None:
+            found = image.topics_by_name.get(topic)
+            return None if found is None else partition_for(name, len(found.partitions))
+
+        number = self._agreed(partition)
+        if number is None:
+            return None
+        leader = self._leader(TopicPartition(topic, number))
+        if leader is None:
+            raise _Unknown(f"{topic}-{number}, which has {name}, has no leader")
+        return leader[0]
 
     # what a time-out says
 
@@ -240,6 +266,14 @@ class ConditionValues:
         broker, partition = found
         view = BrokerView(lambda: broker.parts)
         return view.explanation(partition, view.now(), waiting=False)
+
+
+def _known(ask: Callable[[KafkaServer, str], Any], coordinator: KafkaServer, name: str) -> Any:
+    """Raises _Unknown."""
+    try:
+        return ask(coordinator, name)
+    except BrokerError as error:
+        raise _Unknown(f"the coordinator of {name}: {error}") from None
 
 
 def _hashed(each: Any) -> Any:

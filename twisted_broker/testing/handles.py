@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 Done_co = TypeVar("Done_co", covariant=True)
@@ -147,6 +148,31 @@ class ClusterBroker(Generic[Done_co]):
         """Frozen; thawed at the end."""
         return Struck(self.freeze, self.thaw)
 
+    @property
+    def clock(self) -> MachineClock[Done_co]:
+        """Its calendar."""
+        return MachineClock(self._call, self.id)
+
+
+class MachineClock(Generic[Done_co]):
+    """The calendar of one machine; its timers go as those of all."""
+
+    def __init__(self, call: Call[Done_co], node: int) -> None:
+        self._call, self._node = call, node
+
+    def skew(self, by: str | float) -> Done_co:
+        """Its calendar is ahead of the others' by so much (`"+3s"`), or behind (`"-3s"`); 0: as
+        they are.
+        """
+        text = by.strip() if isinstance(by, str) else f"{by:+}s"
+        sign = -1 if text.startswith("-") else 1
+        ms = sign * int(in_seconds(text.lstrip("+-")) * 1000)
+        return self._call("skew_clock", node=self._node, ms=ms)
+
+    def skewed(self, by: str | float) -> Struck:
+        """Skewed; as the others at the end."""
+        return Struck(lambda: self.skew(by), lambda: self.skew(0))
+
 
 class Link(Generic[Done_co]):
     """Between two machines, or between a machine and all clients (`"client"`), both directions."""
@@ -154,15 +180,20 @@ class Link(Generic[Done_co]):
     def __init__(self, call: Call[Done_co], one: int | str, other: int | str) -> None:
         self._call, self._ends = call, {"one": one, "other": other}
 
-    def cut(self, *, one_way: bool = False) -> Done_co:
+    def cut(self, *, one_way: bool = False, on_heal: str = "deliver") -> Done_co:
         """What is sent over it is held until it is healed. `one_way`: only what goes from the
-        first of its ends to the second.
+        first of its ends to the second; `on_heal`: what is held is delivered then, or "reset":
+        the connections that it was sent over are.
         """
-        return self._call("cut_link", **self._ends, one_way=one_way)
+        return self._call("cut_link", **self._ends, one_way=one_way, on_heal=on_heal)
 
-    def delay(self, by: str | float) -> Done_co:
-        """Each piece arrives so much later, in each direction; their order stays."""
-        return self._call("delay_link", **self._ends, seconds=in_seconds(by))
+    def delay(self, by: str | float, *, jitter: str | float = 0) -> Done_co:
+        """Each piece arrives so much later, and up to `jitter` more, in each direction; their
+        order stays.
+        """
+        return self._call(
+            "delay_link", **self._ends, seconds=in_seconds(by), jitter=in_seconds(jitter)
+        )
 
     def narrow(self, bytes_per_second: float) -> Done_co:
         """So much gets over it, in each direction and for each connection."""
@@ -172,17 +203,17 @@ class Link(Generic[Done_co]):
         """Resets those that there are, at both ends."""
         return self._call("drop_connections", **self._ends)
 
-    def heal(self) -> Done_co:
-        """As new; what it held arrives."""
-        return self._call("heal_link", **self._ends)
+    def heal(self, *, on_heal: str | None = None) -> Done_co:
+        """As new; what it held arrives, unless `cut` said otherwise, or `on_heal` does."""
+        return self._call("heal_link", **self._ends, on_heal=on_heal)
 
-    def cut_off(self, *, one_way: bool = False) -> Struck:
+    def cut_off(self, *, one_way: bool = False, on_heal: str = "deliver") -> Struck:
         """Cut; healed at the end."""
-        return Struck(lambda: self.cut(one_way=one_way), self.heal)
+        return Struck(lambda: self.cut(one_way=one_way, on_heal=on_heal), self.heal)
 
-    def delayed(self, by: str | float) -> Struck:
+    def delayed(self, by: str | float, *, jitter: str | float = 0) -> Struck:
         """Delayed; healed at the end."""
-        return Struck(lambda: self.delay(by), self.heal)
+        return Struck(lambda: self.delay(by, jitter=jitter), self.heal)
 
     def narrowed(self, bytes_per_second: float) -> Struck:
         """Narrowed; healed at the end."""
@@ -205,9 +236,12 @@ class Disk(Generic[Done_co]):
         """
         return self._strike("fail", operation=operation, error=error, times=times)
 
-    def slow(self, by: str | float) -> Done_co:
-        """What waits for the disk (a sync, a cold read) takes so long."""
-        return self._strike("slow", seconds=in_seconds(by))
+    def slow(self, by: str | float, operation: str = "any") -> Done_co:
+        """What waits for the disk takes so long: a sync (`fsync`), a cold read or the load of a log
+        (`read`), what deletes (`remove`), or `any` of it. Nobody waits for a `write`: it goes to
+        the page cache.
+        """
+        return self._strike("slow", seconds=in_seconds(by), operation=operation)
 
     def stall(self) -> Done_co:
         """What waits for the disk waits on."""
@@ -229,9 +263,9 @@ class Disk(Generic[Done_co]):
         """It fails; healed at the end."""
         return Struck(lambda: self.fail(operation, error, times), self.heal)
 
-    def slowed(self, by: str | float) -> Struck:
+    def slowed(self, by: str | float, operation: str = "any") -> Struck:
         """Slow; healed at the end."""
-        return Struck(lambda: self.slow(by), self.heal)
+        return Struck(lambda: self.slow(by, operation), self.heal)
 
     def stalled(self) -> Struck:
         """It stalls; healed at the end."""
@@ -448,9 +482,16 @@ class ClusterVerbs(ABC, Generic[Done_co, Told_co]):
         return Disk(self._call, node)
 
     @property
-    def clock(self) -> ClusterClock[Told_co]:
+    def clock(self) -> ClusterClock[Done_co, Told_co]:
         """The time of all machines."""
         return ClusterClock(self._call)
+
+    def heal(self) -> Told_co:
+        """All that is struck: machines run, links and disks are as new, faults of requests are
+        lifted. What it was, a sentence each.
+        """
+        told: Told_co = self._call("heal")
+        return told
 
     def move_leader(self, topic: str, partition: int, to: int | None = None) -> Done_co:
         """Another replica leads, `to` or one that is in sync; its order of replicas begins with it
@@ -520,12 +561,12 @@ def exchanges(found: list[dict[str, Any]]) -> list[Exchange]:
     return [Exchange(**each) for each in found]
 
 
-class ClusterClock(Generic[Told_co]):
+class ClusterClock(Generic[Done_co, Told_co]):
     """The time of all machines: timers, and the calendar. Clients have their own. `Told_co`: the
     list of sentences, or what is awaited for it.
     """
 
-    def __init__(self, call: Call[Told_co]) -> None:
+    def __init__(self, call: Call[Any]) -> None:
         self._call = call
 
     def advance(self, by: str | float, *, members: str | Sequence[str] = "alive") -> Told_co:
@@ -536,4 +577,17 @@ class ClusterClock(Generic[Told_co]):
         they would without a heartbeat; a list: these client ids or member ids do.
         """
         silent = members if isinstance(members, str) else list(members)
-        return self._call("advance", seconds=in_seconds(by), members=silent)
+        told: Told_co = self._call("advance", seconds=in_seconds(by), members=silent)
+        return told
+
+    def calendar(self, how: str, at: str | int | datetime | None = None) -> Done_co:
+        """`"fix"`: the calendar of all machines stands, and moves by `advance` alone; `at`: there,
+        a date as ISO 8601 has it (UTC where it says nothing), or ms since 1970. `"run"`: it goes
+        as outside again, ahead by what was advanced. Timers always go.
+        """
+        if isinstance(at, str):
+            at = datetime.fromisoformat(at)
+        if isinstance(at, datetime):
+            at = int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
+        done: Done_co = self._call("calendar", how=how, at_ms=at)
+        return done

@@ -13,6 +13,7 @@ from typing import Any
 
 from twisted_broker.testing.awaited import AwaitedCluster
 from twisted_broker.testing.handles import Call
+from twisted_broker.testing.in_force import with_line
 from twisted_broker.testing.running_cluster import RunningCluster
 
 
@@ -44,4 +45,4 @@ class ClusterHere(AwaitedCluster):
         return self.brokers
 
     def _called(self, name: str, /, **arguments: Any) -> Awaitable[Any]:
-        return self._running.call(name, arguments)
+        return self._running.call(name, with_line(name, arguments))

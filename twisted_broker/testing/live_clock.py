@@ -30,7 +30,9 @@ _logger = Logger(namespace="replog.testing")
 
 
 class LiveClock(SimClock):
-    """`now`: seconds since it was made, as of the last event."""
+    """`now`: seconds since it was made, as of the last event. `ran(machine)` is called after each
+    of its calls, and after what a client sent it.
+    """
 
     def __init__(self, reactor: Any) -> None:
         super().__init__()
@@ -38,11 +40,18 @@ class LiveClock(SimClock):
         """seconds that it was advanced"""
         self.calendar_ahead = 0.0
         """seconds that only the calendar was"""
+        self.fixed_ms: int | None = None
+        """where the calendar stands"""
         self._reactor = reactor
         self._began = time.monotonic()
         self._wake: Any = None
         self._is_running = False
         self.failed = log_failure
+        self.ran: Callable[[NodeClock], None] = nothing
+
+    def _run(self, clock: NodeClock, call: SimCall) -> None:
+        super()._run(clock, call)
+        self.ran(clock)
 
     def refresh(self) -> float:
         """Reads the time, which everybody sees from now on."""
@@ -52,7 +61,27 @@ class LiveClock(SimClock):
     @property
     def ahead_ms(self) -> int:
         """How far the calendar is ahead of the one outside."""
+        if self.fixed_ms is not None:
+            return self.fixed_ms - self.outside_ms()
         return int((self.ahead + self.calendar_ahead) * 1000)
+
+    def outside_ms(self) -> int:
+        """Of the calendar outside."""
+        return time.time_ns() // 1_000_000
+
+    def calendar_ms(self) -> int:
+        """Of all machines."""
+        return self.outside_ms() + self.ahead_ms if self.fixed_ms is None else self.fixed_ms
+
+    def fix(self, at_ms: int | None) -> None:
+        """The calendar stands; None: where it is."""
+        self.fixed_ms = self.calendar_ms() if at_ms is None else at_ms
+
+    def move_calendar(self, seconds: float) -> None:
+        """The calendar alone."""
+        self.calendar_ahead += seconds
+        if self.fixed_ms is not None:
+            self.fixed_ms += round(seconds * 1000)
 
     def slept(self, seconds: float) -> None:
         """The process did, of which nobody here is to know."""
@@ -94,6 +123,8 @@ class LiveClock(SimClock):
             left -= step
             self.refresh()
             self.ahead += step
+            if self.fixed_ms is not None:
+                self.fixed_ms += round(step * 1000)
             self._run_some(self.now + step, _MOST_CALLS)
             await deferLater(self._reactor, 0)
 
@@ -102,6 +133,10 @@ class LiveClock(SimClock):
         self.queue.clear()
         if self._wake is not None and self._wake.active():
             self._wake.cancel()
+
+
+def nothing(clock: NodeClock) -> None:
+    """Nobody waits for what it did."""
 
 
 def log_failure(clock: NodeClock, call: SimCall, error: BaseException) -> None:

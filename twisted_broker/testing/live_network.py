@@ -55,6 +55,9 @@ class _LivePipe(Pipe):
             return
         self.travelling.append((call, argument))
         delay = self.network.delay(self.network.delays.get(self.way, 0.0))
+        jitter = self.network.jitters.get(self.way)
+        if jitter is not None:
+            delay += self.network.random.random() * jitter
         rate = self.network.rates.get(self.way)
         if rate is not None:
             now = self.network.sim.now
@@ -78,7 +81,10 @@ class _LivePipe(Pipe):
 
 
 class LiveNetwork(SimNetwork):
-    """Of all machines of a cluster. `delays`: seconds, `rates`: bytes a second, by way."""
+    """Of all machines of a cluster. By way: `delays`: seconds, `jitters`: seconds more, drawn for
+    each piece, `rates`: bytes a second; `dead_after_cut`: what it held back is lost when it is
+    healed.
+    """
 
     sim: LiveClock
 
@@ -91,6 +97,8 @@ class LiveNetwork(SimNetwork):
         """of all machines, whether they run or not"""
         self.delays: dict[Way, float] = {}
         self.rates: dict[Way, float] = {}
+        self.jitters: dict[Way, float] = {}
+        self.dead_after_cut: set[Way] = set()
         self.outside = NodeClock(sim, CLIENTS)
         self.tcp: dict[TcpConnection, None] = {}
         self.ended_clients = False
@@ -101,13 +109,27 @@ class LiveNetwork(SimNetwork):
         return _LivePipe(self, way, goal)
 
     def heal_ways(self, ways: Iterable[Way]) -> None:
-        """As if nothing had been done to them; what they held arrives."""
+        """As if nothing had been done to them; what they held arrives, or the connections that it
+        was sent over are found dead.
+        """
         for way in ways:
+            if way in self.dead_after_cut:
+                self._end_held(way)
+            self.dead_after_cut.discard(way)
             self.blocked.discard(way)
-            self.delays.pop(way, None)
-            self.rates.pop(way, None)
+            for each in (self.delays, self.jitters, self.rates):
+                each.pop(way, None)
             for pipe in self._pipes(way):
                 pipe.resume()
+
+    def _end_held(self, way: Way) -> None:
+        for near in [*self.connections]:
+            if any(side.pipe.way == way and side.pipe.stalled for side in (near, near.peer)):
+                self.break_connection(near)
+        for each in [*self.tcp]:
+            if any(pipe.way == way and pipe.stalled for pipe in (each.pipe, each.inward)):
+                each.inward.clear()
+                each.reset()
 
     def drop(self, one: str, other: str) -> None:
         """Resets the connections between them, at both ends."""
@@ -251,6 +273,7 @@ class TcpConnection(Protocol):
             call(argument)
         else:
             self.inward.send(call, argument)
+        self._network.sim.ran(self.clock)
 
     def reset(self) -> None:
         """Now, whatever is on its way."""

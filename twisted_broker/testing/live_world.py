@@ -39,11 +39,11 @@ class World(Protocol):
 
 
 class LiveWorld:
-    """Of the installed reactor."""
+    """Of the installed reactor. `seed`: of the chances of what is struck."""
 
     clients_are_inside = False
 
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(self, config: BrokerConfig, seed: int | None = None) -> None:
         from twisted.internet import reactor
 
         self.reactor: Any = reactor
@@ -51,7 +51,7 @@ class LiveWorld:
         self.outside.clock = MonotonicClock(reactor)
         self.descriptors = file_limit(reactor)
         self.clock = LiveClock(reactor)
-        self._random = random.Random()
+        self._random = random.Random(seed)
         self.network = LiveNetwork(self.clock, self._random)
 
     def machine(self, name: str, data: bool) -> Machine:

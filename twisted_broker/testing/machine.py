@@ -17,7 +17,6 @@ from __future__ import annotations
 import errno
 import os
 import socket
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from random import Random
@@ -64,6 +63,12 @@ class _MemoryDisk(SimDisk):
         super().__init__(seed)
         self._wall_ms = wall_ms
         self.history = deque(maxlen=0)  # type: ignore[assignment]
+        self.done: set[str] = set()
+        """operations since somebody cleared it"""
+
+    def fault(self, operation: str, path: str) -> None:
+        self.done.add(operation)
+        super().fault(operation, path)
 
     def _another(self) -> SimDisk:
         assert self._wall_ms is not None
@@ -73,6 +78,31 @@ class _MemoryDisk(SimDisk):
 
     def killed(self) -> None:
         self._locks.clear()
+
+
+class _Worker(StallingWorker):
+    """`slow_by(job)`: does it, and how many seconds it takes."""
+
+    def __init__(self, clock: NodeClock, slow_by: Callable[[Callable[[], None]], float]) -> None:
+        super().__init__(clock)
+        self._slow_by = slow_by
+
+    def _do(self, job: Callable[[], object], done: Callable[..., None]) -> None:
+        # What it does is done at once, and heard of when its time is over.
+        found: list[Any] = []
+        seconds = self._slow_by(
+            lambda: super(_Worker, self)._do(job, lambda *end: found.extend(end))
+        )
+        if not seconds:
+            done(*found)
+            return
+        self._running = True
+        self._clock.callLater(seconds, self._heard, done, found)
+
+    def _heard(self, done: Callable[..., None], found: list[Any]) -> None:
+        self._running = False
+        done(*found)
+        self._next()
 
 
 class _OpenFile(OsFile):
@@ -133,10 +163,12 @@ class Machine:
         self.clock.dead = True
         self.random = Random()
         self._workers: list[StallingWorker] = []
-        self._is_stalled, self._disk_seconds = False, 0.0
+        self._is_stalled, self._disk_seconds, self._slow = False, 0.0, ""
         self._ports: list[tuple[Any, Any]] = []
         self._held: list[socket.socket] = []
         self.lost_power = False
+        self.skew_ms = 0
+        """of its calendar alone"""
 
     @property
     def is_on(self) -> bool:
@@ -148,7 +180,7 @@ class Machine:
 
     def wall_ms(self) -> int:
         """Of its calendar."""
-        return time.time_ns() // 1_000_000 + self._network.sim.ahead_ms
+        return self._network.sim.calendar_ms() + self.skew_ms
 
     def switch_on(self) -> Runtime:
         """The world of the next process."""
@@ -168,7 +200,7 @@ class Machine:
         )
 
     def _worker(self, directory: str) -> StallingWorker:
-        made = StallingWorker(self.clock, lambda: int(self._disk_seconds * 1000))
+        made = _Worker(self.clock, self._slow_by)
         made.stalled = self._is_stalled
         self._workers.append(made)
         return made
@@ -282,9 +314,25 @@ class Machine:
             fault.times = times
         self._memory_disk().faults.append(fault)
 
-    def slow_disk(self, seconds: float) -> None:
-        """Each job of a disk's worker (a sync, a cold read, the load of a log) takes so long."""
-        self._disk_seconds = seconds
+    def slow_disk(self, seconds: float, operation: str = "any") -> None:
+        """Each job of a disk's worker (a sync, a cold read, the load of a log) in which `operation`
+        is done takes so long. Raises ValueError.
+        """
+        right = [each for each in OPERATIONS if each != "write"]
+        if operation not in right:
+            raise ValueError(f"nobody waits for {operation!r}: slow are {', '.join(right)}")
+        if operation != "any":
+            self._memory_disk()
+        self._disk_seconds, self._slow = seconds, _NAMES.get(operation, operation)
+
+    def _slow_by(self, job: Callable[[], None]) -> float:
+        """Seconds that this job takes, which is done now."""
+        if not isinstance(self._disk, _MemoryDisk):
+            job()
+            return self._disk_seconds
+        self._disk.done.clear()
+        job()
+        return self._disk_seconds if not self._slow or self._slow in self._disk.done else 0.0
 
     def stall_disk(self) -> None:
         """Jobs of its workers wait."""
@@ -294,7 +342,7 @@ class Machine:
 
     def heal_disk(self) -> None:
         """As if nothing had been done to it."""
-        self._is_stalled, self._disk_seconds = False, 0.0
+        self._is_stalled, self._disk_seconds, self._slow = False, 0.0, ""
         if isinstance(self._disk, _MemoryDisk):
             self._disk.capacity_bytes = None
             self._disk.faults.clear()

@@ -8,7 +8,7 @@ Owns `Pool`.
    connections, or that may be waiting for what the test struck. Then a new one is made.
 3. What a test holds of its cluster is closed for it, as if the cluster had ended.
 4. Bounded: the last `MOST` kinds wait for another test; a log of `MOST_LOGGED` bytes is not added
-   to.
+   to. Clusters that tests share last until the end of the run: one of each kind.
 
 Source: our own. Not here: which test wants what (`pytest_plugin.py`).
 """
@@ -46,6 +46,14 @@ class Pool:
         self._expected = Counter(kinds)
         self._first: dict[Cluster, Snapshot[None]] = {}
         self._left: dict[str, _Left] = {}
+        self._shared: dict[str, Cluster] = {}
+
+    def shared(self, wanted: Mapping[str, Any]) -> Cluster:
+        """The one of that kind that all who ask for it have. Raises ClusterError, TypeError."""
+        kind = kind_of(wanted)
+        if kind not in self._shared:
+            self._shared[kind] = Cluster(**wanted)
+        return self._shared[kind]
 
     def take(self, wanted: Mapping[str, Any]) -> Cluster:
         """One that nobody else has. Raises ClusterError, TypeError."""
@@ -80,4 +88,7 @@ class Pool:
         """Ends those that are left."""
         for each in self._left.values():
             each.cluster.close()
+        for cluster in self._shared.values():
+            cluster.close()
         self._left.clear()
+        self._shared.clear()

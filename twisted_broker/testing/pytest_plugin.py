@@ -1,7 +1,7 @@
 """Fixtures of pytest: `kafka`, a cluster for each test, and `kafka_cluster`, one for all.
 
 Owns the fixtures, the marker and the options. pytest loads this module in every run of whoever has
-the package installed: it imports nothing but pytest.
+the package installed: it imports nothing but pytest and what pytest has.
 
 1. A test with `kafka` has a cluster of its own, made in some hundredths of a second, or one of a
    test before it, as it was before that (`pool.py`);
@@ -16,6 +16,7 @@ Source: our own; pytest's hooks. Not here: clusters (`cluster.py`).
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Generator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -26,10 +27,12 @@ if TYPE_CHECKING:
     from twisted_broker.testing.pool import Pool
 
 _FIXTURES = {"kafka", "kafka_cluster"}
-_OF_MARKER = {"brokers", "settings", "topics"}
+_OF_MARKER = {"brokers", "isolation", "settings", "topics"}
+_ISOLATIONS = ("snapshot", "names", "none")
 _LOG_BYTES, _REQUESTS = 8000, 40
 _BEGAN = pytest.StashKey[dict[str, int]]()
 _POOL = pytest.StashKey["Pool"]()
+_SEED = pytest.StashKey[int]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -42,13 +45,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="N",
         help="brokers of the clusters of tests that do not say otherwise (1)",
     )
+    group.addoption(
+        "--kafka-seed",
+        type=int,
+        metavar="N",
+        help="seed of the chances of what tests strike (drawn; a failed test's report has it)",
+    )
+    group.addoption(
+        "--kafka-trace",
+        choices=("failed", "always"),
+        default="failed",
+        help="whose requests are written to files: of tests that failed, or of all (failed)",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """The marker."""
     config.addinivalue_line(
         "markers",
-        "kafka(brokers=1, settings={}, topics={}): the cluster of this test's `kafka` fixture",
+        "kafka(brokers=1, settings={}, topics={}, isolation='snapshot'): the cluster of this "
+        "test's `kafka` fixture; isolation='names' or 'none': one that tests share",
     )
 
 
@@ -87,14 +103,25 @@ def _kind(item: pytest.Item) -> str | None:
     from twisted_broker.testing.pool import kind_of
 
     try:
-        return kind_of(_wanted(item)) if "kafka" in _names(item) else None
+        wanted, isolation = _wanted(item)
+        is_own = "kafka" in _names(item) and isolation == "snapshot"
+        return kind_of(wanted) if is_own else None
     except (TypeError, pytest.UsageError):
         return None
 
 
-def _wanted(item: Any) -> dict[str, Any]:
-    """Of what kind its cluster is to be. Raises UsageError."""
-    wanted: dict[str, Any] = {"brokers": item.config.option.kafka_brokers}
+def _seed(config: pytest.Config) -> int:
+    if _SEED not in config.stash:
+        from random import randrange
+
+        given = config.option.kafka_seed
+        config.stash[_SEED] = randrange(1_000_000) if given is None else given
+    return config.stash[_SEED]
+
+
+def _wanted(item: Any) -> tuple[dict[str, Any], str]:
+    """Of what kind its cluster is to be, and how apart from other tests. Raises UsageError."""
+    wanted = _default(item.config)
     for marker in reversed(list(item.iter_markers("kafka"))):
         unknown = marker.kwargs.keys() - _OF_MARKER
         if marker.args or unknown:
@@ -103,25 +130,38 @@ def _wanted(item: Any) -> dict[str, Any]:
                 f"@pytest.mark.kafka takes {', '.join(sorted(_OF_MARKER))}, not {what}"
             )
         wanted |= marker.kwargs
-    return wanted
+    isolation = wanted.pop("isolation", "snapshot")
+    if isolation not in _ISOLATIONS:
+        raise pytest.UsageError(f"isolation is {', '.join(_ISOLATIONS)}, not {isolation!r}")
+    return wanted, isolation
+
+
+def _default(config: pytest.Config) -> dict[str, Any]:
+    return {"brokers": config.option.kafka_brokers, "seed": _seed(config)}
 
 
 @pytest.fixture(scope="session")
-def kafka_cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
+def kafka_cluster(pytestconfig: pytest.Config) -> Cluster:
     """One Kafka cluster for all tests; `str()` of it is its bootstrap servers."""
-    from twisted_broker.testing.cluster import Cluster
-
-    with Cluster(pytestconfig.option.kafka_brokers) as made:
-        yield made
+    return _pool(pytestconfig).shared(_default(pytestconfig))
 
 
 @pytest.fixture
 def kafka(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """A Kafka cluster for this test alone; `str()` of it is its bootstrap servers."""
-    pool, wanted = _pool(request.config), _wanted(request.node)
-    made = pool.take(wanted)
+    """A Kafka cluster for this test alone, unless its mark says that it shares one; `str()` of it
+    is its bootstrap servers.
+    """
+    pool, (wanted, isolation) = _pool(request.config), _wanted(request.node)
+    if isolation == "snapshot":
+        made = pool.take(wanted)
+        yield made
+        pool.give_back(made, wanted)
+        return
+    made = pool.shared(wanted)
     yield made
-    pool.give_back(made, wanted)
+    if isolation == "names":
+        for each in made.heal():
+            warnings.warn(f"{request.node.name} left it to others: {each}", stacklevel=1)
 
 
 def _clusters(item: pytest.Item) -> dict[str, Any]:
@@ -161,10 +201,14 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Adds what was logged to the report of a test that failed."""
     report = yield
-    if report.when == "call" and report.failed:
-        began = item.stash.get(_BEGAN, {})
-        for name, cluster in _clusters(item).items():
+    if report.when != "call":
+        return report
+    began = item.stash.get(_BEGAN, {})
+    for name, cluster in _clusters(item).items():
+        if report.failed:
             text = cluster.log_of(began.get(name, 0))[-_LOG_BYTES:]
-            report.sections.append((f"what {name} logged", text))
+            title = f"what {name} logged (--kafka-seed {_seed(item.config)})"
+            report.sections.append((title, text))
+        if report.failed or item.config.option.kafka_trace == "always":
             report.sections += _requests(item, name, cluster)
     return report

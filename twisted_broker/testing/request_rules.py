@@ -135,9 +135,10 @@ _FILTERS = {*inspect.signature(Rule.__init__).parameters} - {"self", "number", "
 
 
 class RequestRules:
-    """Those in force, in the order of their making."""
+    """Those in force, in the order of their making. `seed`: of those that name none."""
 
-    def __init__(self) -> None:
+    def __init__(self, seed: int = 0) -> None:
+        self._seed = seed
         self.all: list[Rule] = []
         self._by_number: dict[int, Rule] = {}
 
@@ -147,7 +148,7 @@ class RequestRules:
             raise ValueError(f"there is no fault {action!r}: there are {', '.join(ACTIONS)}")
         for each in how:
             _known("filter", each, _FILTERS)
-        rule = Rule(len(self._by_number) + 1, action, api, **how)
+        rule = Rule(len(self._by_number) + 1, action, api, **{"seed": self._seed, **how})
         self._by_number[rule.number] = rule
         self.all.append(rule)
         return rule.number
@@ -157,6 +158,10 @@ class RequestRules:
         rule = self._by_number[number]
         if rule in self.all:
             self.all.remove(rule)
+
+    def is_over(self, number: int) -> bool:
+        """It has struck as often as it should."""
+        return self._by_number[number].is_over
 
     def hits(self, number: int) -> int:
         """How many requests it struck."""

@@ -29,7 +29,6 @@ from functools import partial
 from typing import Any
 
 from twisted.internet.defer import Deferred, ensureDeferred, succeed
-from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -51,21 +50,23 @@ from twisted_broker.tap import (
 from twisted_broker.testing.admin_calls import AdminCalls
 from twisted_broker.testing.changes import Changes, changes
 from twisted_broker.testing.cluster_calls import CallFailed, ClusterCalls
-from twisted_broker.testing.condition_values import out_of_isr, unsettled
+from twisted_broker.testing.condition_values import ConditionValues, out_of_isr, unsettled
 from twisted_broker.testing.evidence import Evidence
 from twisted_broker.testing.faulty_dispatcher import FaultyDispatcher
 from twisted_broker.testing.group_members import GroupMembers
 from twisted_broker.testing.handed_out import Raised, handed_out
 from twisted_broker.testing.handles import CONTROLLER_NODE
 from twisted_broker.testing.held_metadata import HeldMetadata
+from twisted_broker.testing.in_force import STRIKES, InForce
 from twisted_broker.testing.live_network import CLIENTS
 from twisted_broker.testing.live_world import LiveWorld, World
 from twisted_broker.testing.machine import Machine
 from twisted_broker.testing.request_rules import RequestRules
 from twisted_broker.testing.skew import Skews
+from twisted_broker.testing.wakes import Wakes
 
 _MOST_REPLICAS = 3
-_PAUSE_SECONDS = 0.005
+_PERIOD_SECONDS = 0.005
 _CLIENT_PORT, _CONTROLLER_PORT, _BROKER_PORT = 9092, 9093, 9094
 _BETWEEN_BROKERS, _TEST = "INTERNAL", "test"
 _MOST_STEPPED, _STOP_SECONDS = 600.0, 30.0
@@ -235,8 +236,8 @@ def _on_its_machine(config: BrokerConfig, clients_are_inside: bool) -> BrokerCon
 
 class RunningCluster:
     """`brokers` of them; `settings` of Kafka, for all; `data`: their directory, None for memory;
-    `topics`: names, and how many partitions of each; `make_world`: of the first broker's settings.
-    Raises StartError.
+    `topics`: names, and how many partitions of each; `make_world`: of the first broker's settings;
+    `seed`: of the chances of what is struck, None: another one each time. Raises StartError.
     """
 
     def __init__(
@@ -245,7 +246,8 @@ class RunningCluster:
         settings: Mapping[str, str] | None = None,
         data: str | None = None,
         topics: Mapping[str, int] | None = None,
-        make_world: Callable[[BrokerConfig], World] = LiveWorld,
+        make_world: Callable[[BrokerConfig], World] | None = None,
+        seed: int | None = None,
     ) -> None:
         options = Options()
         options.most_controllers = 1  # on a machine of its own
@@ -279,16 +281,21 @@ class RunningCluster:
         self._failed = ""
         self._running: list[KafkaServer] = []
         configs = options.broker_configs
-        world = make_world(configs[0])
+        world = (make_world or partial(LiveWorld, seed=seed))(configs[0])
         self._reactor, self._outside = world.reactor, world.outside
         self._clock, self._network = world.clock, world.network
+        self._wakes = Wakes(self._reactor, self._outside.clock)
+        self._clock.ran = self._ran
         configs = [
             _on_its_machine(each, world.clients_are_inside)
             for each in (configs if brokers == 1 else _with_controller(configs))
         ]
         self._configs = configs
-        self._rules, self._members = RequestRules(), GroupMembers()
-        self._skews = Skews(lambda: self._clock.ahead_ms)
+        if not self._has_own_listener:
+            self._wakes.period = _PERIOD_SECONDS
+        self._rules, self._members = RequestRules(seed or 0), GroupMembers()
+        self._in_force = InForce(node_title, self._rules.is_over)
+        self._skews = Skews(lambda: self._clock.ahead_ms, self._clock.outside_ms)
         self._machines = {
             each.node_id: world.machine(machine_name(each.node_id), data is not None)
             for each in configs
@@ -310,6 +317,11 @@ class RunningCluster:
         self._failed = reason
         if not self._ready.called:
             self._ready.errback(StartError(reason))
+
+    def _ran(self, clock: NodeClock) -> None:
+        """A machine did something. What the test's own calls do is no reason to look again."""
+        if clock.name in self._network.names:
+            self._wakes.wake()
 
     def _cannot_go_on(self, broker: KafkaServer, reason: str) -> None:
         # Not within the call that found the failure: it may be in the middle of a log.
@@ -339,11 +351,16 @@ class RunningCluster:
     def _own_calls(self) -> ClusterCalls:
         """Past the links and listeners of clients, where the brokers have one of their own."""
         requests = self._network.trace.count
+        runtime = replace(self._outside, wall_ms=self._client_ms)
         if not self._has_own_listener:
-            return ClusterCalls(self._running, self._outside, requests)
-        network = self._network.switch_on(NodeClock(self._clock, _TEST))
-        runtime = replace(self._outside, network=network)
+            return ClusterCalls(self._running, runtime, requests)
+        runtime.network = self._network.switch_on(NodeClock(self._clock, _TEST))
         return ClusterCalls(self._running, runtime, requests, _BETWEEN_BROKERS)
+
+    def _client_ms(self) -> int:
+        """Of a client's calendar: as outside, unless that of the machines stands."""
+        fixed = self._clock.fixed_ms
+        return self._outside.wall_ms() if fixed is None else fixed
 
     @property
     def _has_own_listener(self) -> bool:
@@ -369,6 +386,7 @@ class RunningCluster:
             and not self._machine(each).is_frozen
             and each.config.node_id not in self._fenced | self._stale.keys()
         ]
+        self._wakes.wake()
 
     def _machine(self, broker: KafkaServer) -> Machine:
         return self._machines[broker.config.node_id]
@@ -683,17 +701,34 @@ class RunningCluster:
             raise CallFailed(f"there is no machine {node!r}: there are {known}, and {CLIENTS!r}")
         return machine_name(int(node))
 
-    async def cut_link(self, one: int | str, other: int | str, one_way: bool) -> None:
-        """What is sent over it is held; `one_way`: only what goes from `one` to the other."""
+    async def cut_link(
+        self, one: int | str, other: int | str, one_way: bool, on_heal: str = "deliver"
+    ) -> None:
+        """What is sent over it is held; `one_way`: only what goes from `one` to the other;
+        `on_heal`: "deliver" it then, or "reset" its connections. Raises CallFailed.
+        """
         ends = self._names(one, other)
-        self._network.block(*ends)
-        if not one_way:
-            self._network.block(ends[1], ends[0])
+        ways = [ends] if one_way else [ends, ends[::-1]]
+        self._decide_held(ways, on_heal)
+        for way in ways:
+            self._network.block(*way)
 
-    async def delay_link(self, one: int | str, other: int | str, seconds: float) -> None:
-        """In each direction."""
-        ends = self._names(one, other)
-        self._network.delays[ends] = self._network.delays[ends[::-1]] = seconds
+    def _decide_held(self, ways: list[tuple[str, str]], on_heal: str) -> None:
+        if on_heal not in ("deliver", "reset"):
+            raise CallFailed(f'on_heal is "deliver" or "reset", not {on_heal!r}')
+        known = self._network.dead_after_cut
+        (known.update if on_heal == "reset" else known.difference_update)(ways)
+
+    async def delay_link(
+        self, one: int | str, other: int | str, seconds: float, jitter: float = 0.0
+    ) -> None:
+        """In each direction; each piece up to `jitter` more, their order stays."""
+        network, ends = self._network, self._names(one, other)
+        for way in (ends, ends[::-1]):
+            network.delays[way] = seconds
+            network.jitters.pop(way, None)
+            if jitter:
+                network.jitters[way] = jitter
 
     async def narrow_link(self, one: int | str, other: int | str, bytes_per_second: float) -> None:
         """In each direction, of each connection."""
@@ -702,10 +737,13 @@ class RunningCluster:
             raise CallFailed(f"a link has more than {bytes_per_second} bytes a second: cut it")
         self._network.rates[ends] = self._network.rates[ends[::-1]] = bytes_per_second
 
-    async def heal_link(self, one: int | str, other: int | str) -> None:
-        """As new; what it held arrives."""
+    async def heal_link(self, one: int | str, other: int | str, on_heal: str | None = None) -> None:
+        """As new; what it held arrives, or as `on_heal` says. Raises CallFailed."""
         ends = self._names(one, other)
-        self._network.heal_ways([ends, ends[::-1]])
+        ways = [ends, ends[::-1]]
+        if on_heal is not None:
+            self._decide_held(ways, on_heal)
+        self._network.heal_ways(ways)
 
     async def drop_connections(self, one: int | str, other: int | str) -> None:
         """They are reset, at both ends; new ones can be made."""
@@ -757,6 +795,17 @@ class RunningCluster:
             within,
         )
 
+    async def heal(self) -> list[str]:
+        """All that is struck, the last first; what it was, a sentence each. Raises CallFailed,
+        TimeoutError.
+        """
+        found: list[str] = []
+        while (healing := self._in_force.next_healing()) is not None:
+            text, name, arguments = healing
+            found.append(text)
+            await self.call(name, dict(arguments))
+        return found
+
     # time
 
     async def advance(self, seconds: float, members: str | list[str] = "alive") -> list[str]:
@@ -771,10 +820,27 @@ class RunningCluster:
             )
         silent = None if members == "silent" else frozenset(() if members == "alive" else members)
         before = await self._changes.seen()
-        self._skews.note(each for each in self._service.brokers if "broker" in each.roles)
-        self._clock.calendar_ahead += max(0.0, seconds - _MOST_STEPPED)
+        self._note_skews()
+        self._clock.move_calendar(max(0.0, seconds - _MOST_STEPPED))
         await self._clock.advance(min(seconds, _MOST_STEPPED), partial(self._members.beat, silent))
         return changes(before, await self._changes.seen())
+
+    def _note_skews(self) -> None:
+        self._skews.note(each for each in self._service.brokers if "broker" in each.roles)
+
+    async def calendar(self, how: str, at_ms: int | None = None) -> None:
+        """It stands, or runs. Raises CallFailed."""
+        if how not in ("fix", "run") or (how == "run" and at_ms is not None):
+            raise CallFailed('a calendar is set to "fix", at a time or where it is, or to "run"')
+        self._note_skews()
+        if how == "fix":
+            self._clock.fix(at_ms)
+        else:
+            self._clock.fixed_ms = None
+
+    async def skew_clock(self, node: int, ms: int) -> None:
+        """The calendar of one machine is ahead of the others'. Raises CallFailed."""
+        self._machine(self._broker(node)).skew_ms = ms
 
     async def state(self, version: int = 0, of: str = "") -> dict[str, Any]:
         """What the page shows, or what of it has changed since that version."""
@@ -788,27 +854,48 @@ class RunningCluster:
 
     # waiting
 
+    async def wait_until(self, condition: dict[str, Any], within: float = 30.0) -> None:
+        """Ends when it holds at every broker that runs. Raises CallFailed, TimeoutError."""
+        try:
+            await ConditionValues(self.calls, self._running, self._wakes).wait(condition, within)
+        except (TypeError, ValueError) as error:
+            raise CallFailed(f"no condition: {error}") from None
+
     async def _until(self, lacks: Callable[[], str], within: float) -> None:
-        clock = self._outside.clock
-        deadline = clock.seconds() + within
-        while lack := lacks():
-            if clock.seconds() >= deadline:
-                raise TimeoutError(f"{lack} after {within:g} s")
-            await deferLater(clock, _PAUSE_SECONDS)  # type: ignore[arg-type]
+        lack = ""
+
+        async def look() -> bool:
+            nonlocal lack
+            lack = lacks()
+            return not lack
+
+        if not await self._wakes.until(look, within):
+            raise TimeoutError(f"{lack} after {within:g} s")
 
     async def _until_done(self, work: Deferred[None], within: float, lack: str) -> None:
         """Raises what it raises; TimeoutError."""
         found: list[Any] = []
-        work.addBoth(found.append)
+        work.addBoth(found.append).addBoth(lambda _: self._wakes.wake())
         await self._until(lambda: "" if found else lack, within)
         if isinstance(found[0], Failure):
             found[0].raiseException()
 
     async def call(self, name: str, arguments: dict[str, Any]) -> Any:
-        """Raises CallFailed, TimeoutError."""
+        """`line`: that of the test, of a call that strikes. Raises CallFailed, TimeoutError, which
+        says what is in force.
+        """
+        line = arguments.pop("line", "")
+        self._is_struck |= name in STRIKES
+        try:
+            result = await self._called(name, arguments)
+        except TimeoutError as error:
+            raise TimeoutError("; ".join([str(error), *self._in_force.texts()])) from None
+        self._in_force.called(name, arguments, result, line)
+        return result
+
+    async def _called(self, name: str, arguments: dict[str, Any]) -> Any:
         own: Callable[..., Awaitable[Any]] | None = _OWN.get(name)
         if own is not None:
-            self._is_struck |= name in _STRIKES
             return await own(self, **arguments)
         calls = self.calls
         for each in (self._evidence, self._admin):
@@ -821,6 +908,7 @@ _OWN: dict[str, Callable[..., Awaitable[Any]]] = {
     each.__name__: each
     for each in (
         RunningCluster.advance,
+        RunningCluster.calendar,
         RunningCluster.catch_up,
         RunningCluster.crash,
         RunningCluster.cut_link,
@@ -829,6 +917,7 @@ _OWN: dict[str, Callable[..., Awaitable[Any]]] = {
         RunningCluster.fence,
         RunningCluster.freeze,
         RunningCluster.go_stale,
+        RunningCluster.heal,
         RunningCluster.heal_disk,
         RunningCluster.heal_link,
         RunningCluster.hits,
@@ -838,6 +927,7 @@ _OWN: dict[str, Callable[..., Awaitable[Any]]] = {
         RunningCluster.narrow_link,
         RunningCluster.restart_broker,
         RunningCluster.save,
+        RunningCluster.skew_clock,
         RunningCluster.state,
         RunningCluster.stop_broker,
         RunningCluster.strike_disk,
@@ -845,22 +935,8 @@ _OWN: dict[str, Callable[..., Awaitable[Any]]] = {
         RunningCluster.thaw,
         RunningCluster.unfence,
         RunningCluster.wait_for_hits,
+        RunningCluster.wait_until,
     )
-}
-_STRIKES = {
-    "crash",
-    "cut_link",
-    "delay_link",
-    "drop_connections",
-    "fence",
-    "freeze",
-    "go_stale",
-    "kill",
-    "narrow_link",
-    "restart_broker",
-    "stop_broker",
-    "strike_disk",
-    "strike_requests",
 }
 
 

@@ -26,6 +26,8 @@ import threading
 from pathlib import Path
 from typing import IO, Any
 
+from twisted_broker.testing.in_force import with_line
+
 LENGTH = struct.Struct(">I")
 # The packages' folder, wherever the test's directory is.
 _HOME = str(Path(__file__).parents[2])
@@ -114,6 +116,7 @@ class Connection:
 
     def call(self, name: str, /, **arguments: Any) -> Any:
         """Raises ClusterError, ClusterTimeout."""
+        arguments = with_line(name, arguments)
         with self._calling:
             if self.socket.fileno() < 0:
                 raise ClusterError("the cluster is closed: nothing can be asked of it any more")

@@ -29,8 +29,9 @@ class Cluster(ClusterHere):
         *,
         topics: Mapping[str, int] | None = None,
         data: str | os.PathLike[str] | None = None,
+        seed: int | None = None,
     ) -> None:
-        super().__init__(RunningCluster(**start_arguments(brokers, settings, topics, data)))
+        super().__init__(RunningCluster(**start_arguments(brokers, settings, topics, data, seed)))
 
     async def start(self) -> Cluster:
         """Ends when clients are served. Raises StartError."""

@@ -83,6 +83,7 @@ _ENDS = (
     Field("one", "machine", 'a machine\'s id, or "client": all clients', ...),
     Field("other", "machine", "the other end", ...),
 )
+_ON_HEAL = Field("on_heal", "text", "what it held: deliver it, or reset its connections")
 _WHERE = (
     Field("api", "texts", "Kafka's name, or several; left out: all"),
     Field("broker", "integer", "only at this one"),
@@ -127,7 +128,12 @@ VERBS: dict[str, Verb] = {
             "produce",
             "produce",
             "Writes records with acks=all; partition and offset of each.",
-            (_TOPIC, Field("records", "records", "what to write", ...), _WITHIN),
+            (
+                _TOPIC,
+                Field("records", "records", "what to write", ...),
+                Field("transaction", "text", "commit, abort or open; left out: there is none"),
+                _WITHIN,
+            ),
         ),
         Verb(
             "records",
@@ -177,16 +183,25 @@ VERBS: dict[str, Verb] = {
             "cut_link",
             "cut_link",
             "What is sent over it is held.",
-            (*_ENDS, Field("one_way", "boolean", "only from `one` to `other`", False)),
+            (
+                *_ENDS,
+                Field("one_way", "boolean", "only from `one` to `other`", False),
+                _ON_HEAL._replace(default="deliver"),
+            ),
         ),
-        Verb("delay_link", "delay_link", "All arrives later.", (*_ENDS, _LATER)),
+        Verb(
+            "delay_link",
+            "delay_link",
+            "All arrives later.",
+            (*_ENDS, _LATER, Field("jitter", "duration", "up to so much more", 0.0)),
+        ),
         Verb(
             "narrow_link",
             "narrow_link",
             "So much gets over it.",
             (*_ENDS, Field("bytes_per_second", "number", "how much", ...)),
         ),
-        Verb("heal_link", "heal_link", "As new; what it held arrives.", _ENDS),
+        Verb("heal_link", "heal_link", "As new; what it held arrives.", (*_ENDS, _ON_HEAL)),
         Verb("drop_connections", "drop_connections", "Resets those that there are.", _ENDS),
         _disk("fill", "No file grows (ENOSPC)."),
         _disk(
@@ -196,7 +211,12 @@ VERBS: dict[str, Verb] = {
             Field("error", "text", "of the system", "EIO"),
             Field("times", "integer", "so many; left out: all"),
         ),
-        _disk("slow", "What waits for the disk takes so long.", _LATER),
+        _disk(
+            "slow",
+            "What waits for the disk takes so long.",
+            _LATER,
+            Field("operation", "text", "fsync, read, remove, .., or any", "any"),
+        ),
         _disk("stall", "What waits for the disk waits on."),
         _disk(
             "corrupt",
@@ -217,6 +237,7 @@ VERBS: dict[str, Verb] = {
         _requests("silence", "There is no answer."),
         _requests("delay", "The work begins later.", _LATER),
         _requests("throttle", "That throttle time is answered.", _LATER),
+        Verb("heal", "heal", "Heals all that is struck; what it was, a sentence each."),
         Verb("hits", "hits", "How many requests a fault struck.", (_FAULT,)),
         Verb(
             "wait_for_hits",
@@ -233,6 +254,21 @@ VERBS: dict[str, Verb] = {
                 Field("by", "duration", "how much", ..., "seconds"),
                 Field("members", "texts", "alive, silent, or the silent ones", "alive"),
             ),
+        ),
+        Verb(
+            "calendar",
+            "calendar",
+            "The calendar of all machines stands, or runs.",
+            (
+                Field("how", "text", "fix or run", ...),
+                Field("at_ms", "integer", "where it stands; left out: where it is"),
+            ),
+        ),
+        Verb(
+            "skew_clock",
+            "skew_clock",
+            "The calendar of one machine is ahead of the others'.",
+            (_NODE, Field("ms", "integer", "by how much, or behind", ...)),
         ),
         Verb(
             "move_leader",

@@ -18,6 +18,7 @@ from twisted.python.failure import Failure
 from twisted_broker.simulation.schedule import Schedule
 from twisted_broker.testing.handles import in_seconds
 from twisted_broker.testing.here import ClusterHere
+from twisted_broker.testing.in_force import with_line
 from twisted_broker.testing.running_cluster import RunningCluster
 from twisted_broker.testing.simulated.controlled import Controlled
 from twisted_broker.testing.simulated.faults import KINDS, DrawnFaults
@@ -55,7 +56,9 @@ class SimulatedCluster(ClusterHere):
             if not future.done():
                 future.set_result(result)
 
-        ensureDeferred(self._running.call(name, arguments)).addCallbacks(done, failed)
+        ensureDeferred(self._running.call(name, with_line(name, arguments))).addCallbacks(
+            done, failed
+        )
         return future
 
     # what is the simulation's

@@ -131,7 +131,10 @@ class _Run:
         self.clock.after = self._after
         self._at_once = 0
         controlled.seconds = lambda: self.clock.now
-        controlled.wall_ns = lambda: self.clock.wall_ms() * 10**6
+        # A program's own calendar goes on, also where that of the brokers stands.
+        controlled.wall_ns = lambda: (
+            (self.clock.outside_ms() + int(self.clock.calendar_ahead * 1000)) * 10**6
+        )
 
     def _after(self, machine: NodeClock, call: SimCall) -> None:
         self.hashed.update(f"{self.clock.now!r} {machine.name} {name_of(call.function)}\n".encode())

@@ -26,7 +26,7 @@ from twisted_broker.simulation.clock import START_WALL_MS, NodeClock, SimCall, S
 from twisted_broker.simulation.disk import SimDisk
 from twisted_broker.simulation.network import NetworkConditions
 from twisted_broker.simulation.stalling_worker import StallingWorker
-from twisted_broker.testing.live_clock import LiveClock, log_failure
+from twisted_broker.testing.live_clock import LiveClock, log_failure, nothing
 from twisted_broker.testing.live_network import LiveNetwork
 from twisted_broker.testing.live_world import World
 from twisted_broker.testing.machine import Machine
@@ -40,7 +40,8 @@ class VirtualClock(LiveClock):
     def __init__(self) -> None:
         SimClock.__init__(self)
         self.ahead = self.calendar_ahead = 0.0
-        self.failed = log_failure
+        self.fixed_ms = None
+        self.failed, self.ran = log_failure, nothing
 
     def refresh(self) -> float:
         return self.now
@@ -48,15 +49,16 @@ class VirtualClock(LiveClock):
     def push(self, call: SimCall) -> None:
         SimClock.push(self, call)
 
+    def outside_ms(self) -> int:
+        return START_WALL_MS + int(self.now * 1000)
+
     async def advance(self, seconds: float, between: Callable[[], None]) -> None:
+        if self.fixed_ms is not None:
+            self.fixed_ms += round(seconds * 1000)
         await deferLater(NodeClock(self, "advance"), seconds)  # type: ignore[arg-type]
 
     def stop(self) -> None:
         self.queue.clear()
-
-    def wall_ms(self) -> int:
-        """The calendar of all machines."""
-        return START_WALL_MS + self.ahead_ms + int(self.now * 1000)
 
 
 class _VirtualMachine(Machine):
@@ -65,11 +67,6 @@ class _VirtualMachine(Machine):
     def __init__(self, name: str, network: LiveNetwork, seed: int) -> None:
         super().__init__(name, network, None, False, seed)
         self._random = Random(seed)
-
-    def wall_ms(self) -> int:
-        clock = self._network.sim
-        assert isinstance(clock, VirtualClock)
-        return clock.wall_ms()
 
     def switch_on(self) -> Runtime:
         return replace(super().switch_on(), random=Random(self._random.random()))
@@ -88,7 +85,7 @@ class VirtualWorld:
         self.reactor: Any = NodeClock(self.clock, "world")
         self.outside = Runtime(
             clock=self.reactor,
-            wall_ms=self.clock.wall_ms,
+            wall_ms=self.clock.calendar_ms,
             network=self.network.switch_on(self.reactor),
             files=SimDisk(),
             disk=lambda directory: StallingWorker(self.reactor),

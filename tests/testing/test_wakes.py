@@ -8,7 +8,7 @@ from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.internet.task import Clock
 
 from twisted_broker.testing.running_cluster import RunningCluster
-from twisted_broker.testing.simulated.run import _SETTINGS
+from twisted_broker.testing.simulated.run import SETTINGS
 from twisted_broker.testing.simulated.virtual_world import VirtualWorld
 from twisted_broker.testing.wakes import Wakes
 
@@ -82,7 +82,7 @@ def test_with_a_period_it_looks_also_without_being_told() -> None:
 
 def test_a_wait_ends_in_the_instant_of_the_change_after_few_looks() -> None:
     world = VirtualWorld(1)
-    running = RunningCluster(1, _SETTINGS, None, {"orders": 1}, world.made_for)
+    running = RunningCluster(1, SETTINGS, None, {"orders": 1}, world.made_for)
 
     def run(work: Any) -> Any:
         found: list[Any] = []

@@ -66,8 +66,8 @@ class _LoopClock(VirtualClock):
         self.now = max(self.now, self._loop.time() - self._loop_began)
         return self.now
 
-    def wall_ms(self) -> int:
-        return self._wall_began + self.ahead_ms + int(self.now * 1000)
+    def outside_ms(self) -> int:
+        return self._wall_began + int(self.now * 1000)
 
     def push(self, call: SimCall) -> None:
         SimClock.push(self, call)

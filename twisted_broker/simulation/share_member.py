@@ -281,14 +281,16 @@ class ShareMember(Member):
         member_id, epoch = self._member_id, self._sessions.get(address, _OPEN)
         listed = set() if epoch == _OPEN else self._listed.get(address, set())
         asked = self._asks(address, chunks, sorted(wanted))
-        most = self.random.choice((1, 3, 500))
+        # One that drains takes all that there is.
+        most = self.random.choice((1, 3, 500)) if self.commits else 500
+        max_bytes = self.random.choice((200, 1 << 16)) if self.commits else 1 << 16
         request = share_fetch.ShareFetchRequest(
             group_id=self.group,
             member_id=member_id,
             share_session_epoch=epoch,
             max_wait_ms=300,
             min_bytes=1,
-            max_bytes=self.random.choice((200, 1 << 16)),
+            max_bytes=max_bytes,
             max_records=most,
             batch_size=most,
             share_acquire_mode=self.random.choice((0, 1)),

@@ -18,8 +18,7 @@ from twisted_broker.api.offset_for_leader_epoch import offset_for_leader_epoch
 from twisted_broker.api.producers import describe_producers
 from twisted_broker.log import segment as segment_module
 from twisted_broker.log.append_info import AppendOrigin
-from twisted_broker.log.memory import MemoryFileSystem
-from twisted_broker.log.segment import LogSegment
+from twisted_broker.log.memory import MemoryFile, MemoryFileSystem
 from twisted_broker.log.verification import NOT_REQUIRED
 from twisted_broker.turns import LOOK_ELEMENTS
 from twisted_broker.wire.errors import BrokerError, ErrorCode, error_of
@@ -262,14 +261,14 @@ def test_a_partition_whose_files_cannot_be_read(version, monkeypatch):
 
     def failing(real):
         def call(self, *arguments):
-            path = arguments[0] if isinstance(self, MemoryFileSystem) else self.log.path
+            path = arguments[0] if isinstance(self, MemoryFileSystem) else self.path
             if "/t-0/" in path:
                 raise OSError(errno.EIO, "no")
             return real(self, *arguments)
 
         return call
 
-    for owner, name in ((MemoryFileSystem, "modified_ms"), (LogSegment, "find_by_timestamp")):
+    for owner, name in ((MemoryFileSystem, "modified_ms"), (MemoryFile, "read_at")):
         monkeypatch.setattr(owner, name, failing(getattr(owner, name)))
     asked = [
         ListOffsetsPartition(partition_index=index, timestamp=WALL_MS, max_num_offsets=1)

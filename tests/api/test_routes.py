@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+from pathlib import Path
 
 import pytest
 
 from twisted_broker.api.routes import ROUTES, Route, routes_for, snake_case
+
+
+def parameters(route: Route, is_controller: bool) -> int:
+    """Of its function; by its source, for a compiled coroutine has no signature."""
+    if route.forward and not route.module and not is_controller:
+        return len(inspect.signature(route.function(is_controller)).parameters)
+    module = route.function_module(is_controller)
+    source = Path(str(module.__file__)).with_name(f"{module.__name__.rpartition('.')[2]}.py")
+    (found,) = (
+        each
+        for each in ast.parse(source.read_text()).body
+        if isinstance(each, ast.AsyncFunctionDef) and each.name == snake_case(route.name)
+    )
+    return len(found.args.args)
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
@@ -19,10 +35,8 @@ def test_every_row_has_its_messages_and_functions(route: Route) -> None:
         if versions.max < 0:
             continue
         function = route.function(is_controller)
-        assert (
-            inspect.iscoroutinefunction(function)
-            and len(inspect.signature(function).parameters) == 2
-        )
+        assert inspect.iscoroutinefunction(function)
+        assert parameters(route, is_controller) == 2
         for cls in (route.request_class(), route.response_class()):
             assert cls.api_key == route.api_key
             assert cls.versions.min <= versions.min and versions.max <= cls.versions.max

@@ -112,12 +112,13 @@ on_linux = pytest.mark.skipif(sys.platform != "linux", reason="of Linux")
 
 @pytest.fixture
 def without_names(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The module as such a Python loads it."""
+    """The module as such a Python loads it, from its source."""
     for name in ("F_OFD_SETLK", "F_OFD_SETLKW", "F_OFD_GETLK"):
         monkeypatch.delattr(fcntl, name, raising=False)
     monkeypatch.delattr(os, "RWF_NOWAIT", raising=False)
-    assert filesystem.__spec__ is not None and filesystem.__file__ is not None
-    spec = importlib.util.spec_from_file_location("without_names", filesystem.__file__)
+    assert filesystem.__file__ is not None
+    source = Path(filesystem.__file__).with_name("filesystem.py")
+    spec = importlib.util.spec_from_file_location("without_names", source)
     assert spec is not None and spec.loader is not None
     made = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(made)

@@ -22,7 +22,6 @@ from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log_config import LogConfig
 from twisted_broker.replication.partition.isr_state import PendingExpand, PendingShrink
-from twisted_broker.replication.purgatory.purgatory import Purgatory
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.records import BatchBuilder
 
@@ -139,32 +138,35 @@ def test_before_an_append_the_committed_isr_counts_while_it_shrinks() -> None:
     assert fixture.partition.enough_replicas_reached(2) == ErrorCode.NONE
 
 
-class Never:
-    """Something that waits, so that its purgatory is looked at."""
+class Tried:
+    """Something that waits, and notes under which key something happened."""
 
-    def is_complete(self, changed=None) -> bool:
+    def __init__(self, name: str, tried: list[tuple[str, Hashable]]) -> None:
+        self.name, self.tried = name, tried
+
+    def is_complete(self, changed: Hashable = None) -> bool:
+        self.tried.append((self.name, changed))
         return False
 
     def expire(self) -> None:
         """Nothing is left to do."""
 
 
-def test_what_an_append_makes_happen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_an_append_makes_happen() -> None:
     """RL 1.14: the high watermark moved: produces, fetches and deletions that wait are tried;
     else fetches alone.
     """
     fixture = Fixture()
     fixture.topic(states={0: registration(LOCAL, (1, 2)), 1: registration(LOCAL, (1,))})
+    tried: list[tuple[str, Hashable]] = []
     for purgatory in (
         fixture.replicas.produce_purgatory,
         fixture.replicas.fetch_purgatory,
         fixture.replicas.delete_records_purgatory,
     ):
-        purgatory.try_complete_else_watch(Never(), ["anything"], 60_000)
-    tried: list[tuple[str, Hashable]] = []
-    monkeypatch.setattr(
-        Purgatory, "check_and_complete", lambda self, key: tried.append((self.name, key))
-    )
+        waiting = Tried(purgatory.name, tried)
+        purgatory.try_complete_else_watch(waiting, [TP, NEXT], 60_000)
+    tried.clear()
     fixture.produce(tp=TP)
     assert tried == [("Fetch", TP)]
     tried.clear()

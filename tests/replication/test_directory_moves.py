@@ -35,7 +35,6 @@ from twisted_broker.log.log_directory import LogDirectory
 from twisted_broker.log.log_manager import LogManager
 from twisted_broker.log.log_moves import LogMoves
 from twisted_broker.log.memory import InlineWorker
-from twisted_broker.log.segment import LogSegment
 from twisted_broker.replication import role_change
 from twisted_broker.replication.directory_moves import alter_replica_log_dirs
 from twisted_broker.replication.explain.explanation import explain
@@ -454,7 +453,8 @@ def test_a_future_log_that_no_file_can_be_opened_for_is_truncated_a_little_later
     copy = moving.partition.future_log
     assert copy is not None and copy.log_end_offset == 6
     moving.partition.truncate_to(3, 0)
-    with patch.object(LogSegment, "end_below", side_effect=OSError(errno.EMFILE, "too many")):
+    too_many, file = OSError(errno.EMFILE, "too many"), copy.segments.active.log.open()
+    with patch.object(file, "read_at", side_effect=too_many):
         moving.replicas.drain()
         moving.clock.advance(0.5)
     move = moving.replicas.moves.moves[TP]
@@ -880,7 +880,7 @@ def test_a_move_that_was_refused_is_not_begun_by_the_next_start() -> None:
     moving = filled()
     source, target = moving.place, moving.other
     too_many = OSError(errno.EMFILE, "too many")
-    with patch.object(LogSegment, "create", side_effect=too_many), pytest.raises(BrokerError):
+    with patch.object(moving.files, "open", side_effect=too_many), pytest.raises(BrokerError):
         moving.move(target)
     assert moving.names(target) == []
     again = Moving(moving.stop()).start()

@@ -12,7 +12,6 @@ from tests.replication.fixtures import TOPIC_ID, TP, WALL_MS, batch, registratio
 from tests.replication.pair import BACKOFF_MS, Node, copied, nodes
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.errors import LogDirFailure
-from twisted_broker.log.segment import LogSegment
 from twisted_broker.replication.explain.explanation import fetching_now
 from twisted_broker.replication.explain.reasons import Moment
 from twisted_broker.replication.fetcher.fetcher_state import FetchedPartition, InitialFetchState
@@ -440,11 +439,11 @@ def test_a_truncation_for_which_no_file_can_be_opened_is_tried_again(
     b.append(2)
     a.follow(b, 2, truncates_on_fetch=truncates_on_fetch)
 
-    def short(segment: LogSegment, offset: int) -> int:
+    def short(position: int, length: int) -> bytes:
         raise OSError(errno.EMFILE, "no")
 
     with monkeypatch.context() as patched:
-        patched.setattr(LogSegment, "end_below", short)
+        patched.setattr(a.log.segments.active.log.open(), "read_at", short)
         a.round()
     assert TP not in a.fetcher.state.failed and a.log.log_end_offset == 3
     a.clock.advance(BACKOFF_MS / 1000)

@@ -4,7 +4,6 @@ from those that are read in every fetch.
 
 from __future__ import annotations
 
-from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -20,7 +19,6 @@ from twisted_broker.api.fetch import fetch
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.append_info import EndMarker
 from twisted_broker.replication.idle_partitions import IdlePartitions, idle_reads
-from twisted_broker.replication.partition.fetch_data import FetchParams
 from twisted_broker.replication.replica_manager import ReplicaManager
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.messages.fetch import (
@@ -43,6 +41,7 @@ class Consumer:
     def __init__(self, api: Api, isolation: int, rack: str = "") -> None:
         self.api, self.isolation, self.rack = api, isolation, rack
         self.topic_id, self.leader_epoch = TOPIC_ID, -1
+        self.max_bytes = 10 << 20
         self.positions = dict.fromkeys(range(PARTITIONS), 0)
         self.told: list[bytes] = []
         self.errors: list[int] = []
@@ -75,7 +74,7 @@ class Consumer:
         request = FetchRequest(
             max_wait_ms=500,
             min_bytes=min_bytes,
-            max_bytes=10 << 20,
+            max_bytes=self.max_bytes,
             session_id=self.session,
             session_epoch=self.epoch,
             isolation_level=self.isolation,
@@ -412,19 +411,11 @@ def test_what_found_no_room_in_the_answer_is_not_idle() -> None:
     consumer = world.consumers[0]
     for partition in (0, 1):
         world.do("produce", partition, 1)
-    with patch.object(FetchParams, "__init__", autospec=True, side_effect=_of_one_byte):
-        world.do("round", 0, 1)
-        assert sorted(consumer.positions.values()) == [0, 0, 0, 1]
-        world.do("round", 0, 1)
+    consumer.max_bytes = 1
+    world.do("round", 0, 1)
+    assert sorted(consumer.positions.values()) == [0, 0, 0, 1]
+    world.do("round", 0, 1)
     assert sorted(consumer.positions.values()) == [0, 0, 1, 1]
-
-
-_params = FetchParams.__init__
-
-
-def _of_one_byte(self: FetchParams, *arguments: Any) -> None:
-    _params(self, *arguments)
-    self.max_bytes = 1
 
 
 def test_what_is_woken_while_others_are_read_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,9 @@ them from those that are read in every round.
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -17,7 +19,7 @@ from tests.api.data_plane import Api, DenyList
 from tests.coordinator.broker_run import TurnClock
 from tests.replication.fixtures import LOCAL, TOPIC_ID, Fixture, batch, registration
 from tests.replication.idle_worlds import TwoWorlds
-from twisted_broker.api.fetch import _read_many, fetch
+from twisted_broker.api.fetch import fetch
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.idle_partitions import IdlePartitions, idle_reads
 from twisted_broker.replication.partition.partition import Partition
@@ -394,11 +396,27 @@ def turns_of(world: World, broker: int) -> list[int]:
     return idle
 
 
+def in_slices(world: World, ask: Callable[[], None]) -> bool:
+    """Whether partitions are read one after the other."""
+    manager, reads = type(world.fixture.replicas), 0
+    fetch_of = manager.fetch
+
+    def noted(self: ReplicaManager, *arguments: Any, **options: Any) -> Any:
+        nonlocal reads
+        reads += 1
+        return fetch_of(self, *arguments, **options)
+
+    with patch.object(manager, "fetch", noted):
+        ask()
+    return reads > 1
+
+
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four partitions are many."""
     monkeypatch.setattr("tests.replication.fixtures.Clock", TurnClock)
     monkeypatch.setattr("twisted_broker.api.fetch.SLICE_ELEMENTS", 1)
+    monkeypatch.setattr("twisted_broker.api.fetch.LOOK_ELEMENTS", 1)
     monkeypatch.setattr("twisted_broker.replication.fetch_session.FINISHED_PER_STEP", 1)
 
 
@@ -412,9 +430,8 @@ def test_the_partitions_of_a_large_session_become_idle_in_steps() -> None:
     follower.ask()
     world.fixture.clock.rightNow += 0.6
     turns_of(world, 2)
-    with patch("twisted_broker.api.fetch._read_many", wraps=_read_many) as in_slices:
-        follower.ask()
-    assert in_slices.called and follower.waiting == [] and idle_in(world) == 0
+    assert in_slices(world, follower.ask)
+    assert follower.waiting == [] and idle_in(world) == 0
     world.fixture.clock.rightNow += 0.6
     idle = [0]
     while idle[-1] < 2:
@@ -426,9 +443,7 @@ def test_the_partitions_of_a_large_session_become_idle_in_steps() -> None:
     idle += turns_of(world, 2)
     assert max(after - before for before, after in pairwise(idle)) == 1
     assert idle[-1] == 2 and not any(follower.positions.values())
-    with patch("twisted_broker.api.fetch._read_many", wraps=_read_many) as in_slices:
-        follower.ask()
-    assert not in_slices.called
+    assert not in_slices(world, follower.ask)
     turns_of(world, 2)
     assert follower.positions == {0: 1, 1: 0, 2: 0, 3: 1}
 

@@ -28,7 +28,6 @@ from twisted_broker.replication.fetcher.truncation_decision import (
     LeaderEpochRequest,
     OffsetTruncationState,
 )
-from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 OTHER = TopicPartition("t", 1)
@@ -188,7 +187,7 @@ def test_a_log_that_is_not_available_is_tried_on(monkeypatch: pytest.MonkeyPatch
         raise BrokerError(ErrorCode.REPLICA_NOT_AVAILABLE)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Partition, "log_for", away)
+        patched.setattr(type(moving.replicas), "partition", away)
         moving.settle(20)
         assert 10 <= calls[0] <= 25
         assert future.log_end_offset == before

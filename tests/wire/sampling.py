@@ -10,7 +10,7 @@ from typing import Any
 
 from twisted_broker.wire import messages
 from twisted_broker.wire.errors import ErrorCode
-from twisted_broker.wire.schema import Field, Message, Record, Request, Response, Struct, binary
+from twisted_broker.wire.schema import Field, Message, Request, Struct, binary
 
 BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 LETTERS = "abcxyzéλ漢😀 /\0"
@@ -36,11 +36,7 @@ def all_messages() -> list[type[Message]]:
     found: dict[str, type[Message]] = {}
     for module in pkgutil.iter_modules(messages.__path__, messages.__name__ + "."):
         for cls in vars(importlib.import_module(module.name)).values():
-            if (
-                isinstance(cls, type)
-                and issubclass(cls, Message)
-                and cls not in (Message, Request, Response, Record)
-            ):
+            if isinstance(cls, type) and issubclass(cls, Message) and cls.__module__ == module.name:
                 found[cls.__name__] = cls
     return [found[name] for name in sorted(found)]
 

@@ -293,16 +293,19 @@ def test_importing_descriptions_compiles_nothing() -> None:
     names = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     ).stdout.split()
-    assert names == [
+    assert "twisted_broker.wire.messages.fetch" in names
+    # Compiled messages need no description.
+    assert set(names) <= {
         "twisted_broker.wire",
         "twisted_broker.wire.errors",
         "twisted_broker.wire.fields",
         "twisted_broker.wire.messages",
         "twisted_broker.wire.messages.fetch",
+        "twisted_broker.wire.native",
         "twisted_broker.wire.primitives",
         "twisted_broker.wire.schema",
         "twisted_broker.wire.structs",
-    ]
+    }
 
 
 def test_numbers_out_of_range_are_not_written() -> None:

@@ -130,7 +130,7 @@ async def fetch(context: RequestContext, request: FetchRequest | None) -> FetchR
         if context.metered is not None:
             if may_replicate:
                 context.metered.is_charged = True
-            elif wait_ms := fetch_wait(context, results):
+            elif wait_ms := fetch_wait(context, [each.size for each in results]):
                 for result in results:
                     result.release()
                 error, session_id = session.throttled()

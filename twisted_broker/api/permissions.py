@@ -16,6 +16,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
+from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
@@ -104,7 +105,9 @@ class Check(NamedTuple):
 
 @cache
 def _functions(module: ModuleType) -> dict[str, ast.FunctionDef | ast.AsyncFunctionDef]:
-    tree = ast.parse(inspect.getsource(module))
+    # Beside a compiled module, too.
+    source = Path(str(module.__file__)).with_name(f"{module.__name__.rpartition('.')[2]}.py")
+    tree = ast.parse(source.read_text())
     return {
         node.name: node
         for node in tree.body
@@ -128,17 +131,20 @@ class _Walk(ast.NodeVisitor):
             self.found.append(self._check(function.attr, node))
             return
         target: Callable[..., object] | None = None
+        found_in = self.module
         if isinstance(function, ast.Name):
             target = getattr(self.module, function.id, None)
         elif isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
             owner = getattr(self.module, function.value.id, None)
             if isinstance(owner, ModuleType):
-                target = getattr(owner, function.attr, None)
-        if inspect.isfunction(target) and target.__module__.startswith(_API):
-            self._follow(target, node)
+                found_in, target = owner, getattr(owner, function.attr, None)
+        if inspect.isroutine(target):
+            # A coroutine that is compiled does not say where it is from.
+            module = target.__module__ or found_in.__name__
+            if module.startswith(_API):
+                self._follow(sys.modules[module], target.__name__, node)
 
-    def _follow(self, target: Callable[..., object], node: ast.Call) -> None:
-        module, name = sys.modules[target.__module__], target.__name__
+    def _follow(self, module: ModuleType, name: str, node: ast.Call) -> None:
         key = f"{module.__name__}.{name}"
         definition = _functions(module).get(name)
         if definition is None or key in self.seen:
@@ -206,8 +212,7 @@ def checks(route: Route, on_controller: bool) -> list[Check]:
     found = [Check("CLUSTER_ACTION", "CLUSTER")] if route.cluster_action else []
     if route.forward and not route.module and not on_controller:
         return found
-    function = route.function(on_controller)
-    walk = _Walk(sys.modules[function.__module__], {}, set())
+    walk = _Walk(route.function_module(on_controller), {}, set())
     definition = _functions(walk.module)[snake_case(route.name)]
     for statement in definition.body:
         walk.visit(statement)

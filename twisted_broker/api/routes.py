@@ -21,6 +21,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 from twisted_broker.wire.schema import VersionRange, version_range
@@ -91,14 +92,18 @@ class Route:
             forwarding = import_module("twisted_broker.api.forwarding")
             passed_on: RequestFunction = forwarding.forwarded(self.response_class())
             return passed_on
+        module = self.function_module(on_controller)
+        found: RequestFunction = getattr(module, snake_case(self.name))
+        return found
+
+    def function_module(self, on_controller: bool) -> ModuleType:
+        """Of what is not forwarded."""
         shared = self.module.startswith("*")
-        module = (
+        return import_module(
             _CONTROLLER_MODULE
             if on_controller and not shared
             else f"twisted_broker.api.{self.module.lstrip('*')}"
         )
-        found: RequestFunction = getattr(import_module(module), snake_case(self.name))
-        return found
 
     def at_once(self, function: Callable[..., Any]) -> Callable[[Any, Any], Any] | None:
         """Of Produce and Fetch of a broker: beside the function stands one that returns the

@@ -120,7 +120,7 @@ async def share_fetch(context: RequestContext, request: ShareFetchRequest) -> Sh
     try:
         refused = {partition: await refusal for partition, refusal in refusals.items()}
         if context.metered is not None:
-            wait_ms = fetch_wait(context, found)  # type: ignore[arg-type]
+            wait_ms = fetch_wait(context, [each.size for each in found])
             if wait_ms:
                 _release(found)
                 return ShareFetchResponse(throttle_time_ms=wait_ms)

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from twisted_broker.api.context import RequestContext
     from twisted_broker.api.dispatch import BoundRoute, Dispatcher
-    from twisted_broker.replication.partition.fetch_data import FetchPartitionResult
     from twisted_broker.security.quota.client_quota_manager import ClientQuotaManager
 
 _INT32 = Struct(">i")
@@ -122,15 +121,15 @@ def charge(
     return response
 
 
-def fetch_wait(context: RequestContext, results: list[FetchPartitionResult]) -> int:
-    """For how many ms a consumer is to wait, whose fetch found `results`: above 0, it gets none of
-    them, and they cost nothing.
+def fetch_wait(context: RequestContext, sizes: list[int]) -> int:
+    """For how many ms a consumer is to wait, whose fetch found so many bytes of each partition:
+    above 0, it gets none of them, and they cost nothing.
     """
     metered, quotas = context.metered, context.broker.quotas
     assert metered is not None
     metered.is_charged = True
     now_ms = context.broker.runtime.now_ms()
-    size = _ANSWER_BYTES + sum(_PARTITION_BYTES + result.size for result in results)
+    size = _ANSWER_BYTES + _PARTITION_BYTES * len(sizes) + sum(sizes)
     time_ms = _of_time(context.dispatcher, context, metered, now_ms)
     wait_ms = _charged(context, quotas.fetch, size, now_ms, time_ms)
     if max(time_ms, wait_ms) > 0 and quotas.fetch.enabled:

@@ -13,6 +13,7 @@ Not here: the kinds (`simulation/reach.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from inspect import getattr_static
 from typing import Any, Self
 
 from twisted_broker.cluster import metadata_log
@@ -116,7 +117,7 @@ class Probes:
 
     def _wrap(self, owner: Any, name: str, probe: Callable[[Callable[..., Any]], Any]) -> None:
         """Puts `probe(function)` in the place of a function."""
-        function = owner.__dict__[name]
+        function = getattr_static(owner, name)
         self._undo.append((owner, name, function))
         setattr(owner, name, probe(function))
 

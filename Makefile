@@ -25,6 +25,8 @@ KAFKA_JARS ?=
 KAFKA39_JARS ?=
 EXTRAS = docs oauth simulate test tls zookeeper
 INSTALL = $(BIN)/python -m pip install -q
+BESIDE = .ci .github $(filter-out build dist twisted_broker %.egg-info %-data,$(wildcard *))
+IN_COMPILED = cd build/compiled && PYTHONPATH=$(CURDIR)/build/compiled $(CURDIR)/$(BIN)/python
 
 .PHONY: compiled unit-compiled traces wheel extras help run simulate mutants reach faults hostile soak soak-archive soak-quorum compare test test-more test-java unit clients pipeline lint test-long demo-pipeline audit bench docs dist clean
 
@@ -167,18 +169,18 @@ wheel: $(VENV)/.test ## the pure wheel, and the one compiled for this Python, in
 	REPLOG_COMPILED=1 $(BIN)/python -m build --wheel
 	@command -v auditwheel > /dev/null && auditwheel repair --wheel-dir dist dist/*-linux_*.whl || echo "no auditwheel: the compiled wheel is for this machine's kind of system"
 
-compiled: $(VENV)/.test ## the package compiled by mypyc beside its tests, in build/compiled
+compiled: $(VENV)/.test ## the package compiled by mypyc, in build/compiled, with the rest of the checkout beside it
 	$(INSTALL) 'mypy == 2.4.1' 'librt >= 0.17, < 0.18'
 	rm -rf build/compiled
 	REPLOG_COMPILED=1 $(BIN)/python setup.py -q build --build-lib build/compiled
-	cp -r tests benchmarks pyproject.toml docs README.md build/compiled
+	cp -r -n $(BESIDE) build/compiled
 
-unit-compiled: compiled ## tests in memory of what is compiled
-	cd build/compiled && PYTHONPATH=. $(CURDIR)/$(BIN)/python -m pytest -m 'not clients and not spark and not long and not more' tests/wire tests/log tests/net tests/api tests/replication
+unit-compiled: compiled ## as `unit`, of the compiled package
+	$(IN_COMPILED) -m pytest -n 2 --dist loadfile -m 'not clients and not spark and not long and not more'
 
 traces: compiled ## SEEDS short seeds of the simulation FROM one on, plain and compiled: the same to the byte of their traces
 	$(BIN)/python -m tests.simulation.traces --seeds $(SEEDS) --from $(FROM) > build/traces-plain
-	cd build/compiled && PYTHONPATH=. $(CURDIR)/$(BIN)/python -m tests.simulation.traces --seeds $(SEEDS) --from $(FROM) > ../traces-compiled
+	$(IN_COMPILED) -m tests.simulation.traces --seeds $(SEEDS) --from $(FROM) > ../traces-compiled
 	diff build/traces-plain build/traces-compiled && echo "equal"
 
 bench: $(VENV)/.test ## the figures of benchmarks/README.md

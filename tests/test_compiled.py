@@ -58,6 +58,26 @@ def test_nothing_compiled_is_asked_whether_it_is_a_protocol() -> None:
                 assert not asked & protocols, (path.name, call.lineno)
 
 
+def test_no_call_of_a_compiled_function_ignores_types() -> None:
+    """It refuses with a TypeError what mypy was told to overlook."""
+    compiled = {
+        each.name
+        for path in FILES
+        for each in ast.parse(path.read_text()).body
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+    }
+    assert "fetch_wait" in compiled
+    for path in sorted((ROOT / "twisted_broker").rglob("*.py")):
+        text = path.read_text()
+        lines = enumerate(text.splitlines(), 1)
+        ignored = {number for number, line in lines if "type: ignore[arg-type]" in line}
+        for call in ast.walk(ast.parse(text)) if ignored else ():
+            if isinstance(call, ast.Call) and ignored.intersection(
+                range(call.lineno, (call.end_lineno or call.lineno) + 1)
+            ):
+                assert name_of(call.func) not in compiled, (path.name, call.lineno)
+
+
 def test_each_module_and_family_is_there() -> None:
     assert all(path.exists() for path in FILES)
     for family in FAMILIES:

@@ -103,6 +103,7 @@ class BrokerDistribution(Distribution):
         super().parse_config_files(filenames, ignore_option_errors)
         if (WHEEL or "dist_info" in sys.argv) and backend.wanted():
             self.install_requires = [*self.install_requires, *backend.LIBRARIES]
+            self.metadata.install_requires = self.install_requires
 
 
 def plain(why):
@@ -116,10 +117,10 @@ def compiled():
     if not WHEEL:
         return []
     if not backend.wanted():
-        if os.environ.get("REPLOG_COMPILED", "0") == "0":
+        if os.environ.get("REPLOG_COMPILED") == "0":
             return []
         return plain("no C compiler with Python's headers here")
-    sys.stderr.write("compiling takes one to three minutes\n")
+    sys.stderr.write("compiling takes one to three minutes; REPLOG_COMPILED=0 leaves it out\n")
     try:
         return extensions()
     except (Exception, SystemExit) as reason:

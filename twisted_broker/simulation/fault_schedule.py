@@ -93,6 +93,7 @@ WANTED: dict[str, str] = (
 RARE = {
     "fetched again": 78,
     "late commit refused": 43,
+    "share leader moved under a lock": 48,
     "refused by a broker": 22,
     "fault: metadata: flip in snapshot": 16,
     "fault: metadata: flip in meta.properties": 6,

@@ -13,7 +13,7 @@ def test_members_of_share_groups_leave_too():
     run = Run()
     run.joined()
     restoring: Any = object.__new__(handed_out.Raised)
-    restoring._roles = [SimpleNamespace(groups=run.coordinator)]
+    restoring._servers = [SimpleNamespace(groups=run.coordinator)]
     done: list[None] = []
     ensureDeferred(restoring._remove_members()).addCallback(done.append)
     run.settle()

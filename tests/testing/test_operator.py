@@ -14,13 +14,13 @@ def test_a_damaged_log_is_no_witness_of_an_older_controller() -> None:
     that is one of the cases that nobody can know.
     """
     for known_end, durable_end, is_witness in ((0, 126, True), (126, 126, False), (126, 127, True)):
-        copy = SimpleNamespace(
+        log = SimpleNamespace(
             failed=None, known_end=LogEnd(known_end, -1), _durable_end=durable_end
         )
-        role = SimpleNamespace(
-            copy=copy, observer=SimpleNamespace(image=SimpleNamespace(offset=176))
+        server = SimpleNamespace(
+            own_log=log, observer=SimpleNamespace(image=SimpleNamespace(offset=176))
         )
-        node: Any = SimpleNamespace(broker=SimpleNamespace(role=role))
+        node: Any = SimpleNamespace(broker=SimpleNamespace(broker_server=server))
         rescue: Any = _Rescue.__new__(_Rescue)
         rescue._older_end, rescue._end = 118, 177
         assert rescue._knows_more(node) is is_witness

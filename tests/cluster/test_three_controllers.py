@@ -409,6 +409,39 @@ def short_of_descriptors(log: MetadataLog, monkeypatch: pytest.MonkeyPatch) -> l
     return is_short
 
 
+def test_a_leader_short_of_descriptors_for_its_own_batch_fails(
+    quorum: Quorum, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Followers that know of a batch that is not there would ask for it without a pause; another
+    one leads instead.
+    """
+    quorum.create("before")
+    quorum.until(lambda: all(quorum.topics(node) == {"before"} for node in (1, 2, 3)))
+    old = quorum.leader
+    assert old is not None
+    others = [node for node in (1, 2, 3) if node != old]
+    short = {}
+    for node in others:
+        controller = quorum.controller(node)
+        assert controller is not None
+        short[node] = controller.log
+    real, failed = Log.append_as_follower, []
+
+    def append(self: Log, *of: Any) -> Any:
+        if not failed and any(self is each.log for each in short.values()):
+            failed.append(self)
+            raise OutOfDescriptors("metadata", OSError(errno.EMFILE, "too many"))
+        return real(self, *of)
+
+    monkeypatch.setattr(Log, "append_as_follower", append)
+    quorum.crash(old)
+    quorum.until(lambda: bool(failed))
+    (node,) = [node for node, log in short.items() if log.log is failed[0]]
+    assert short[node].failed is not None
+    quorum.start(old)
+    quorum.until(lambda: quorum.leader not in (None, node))
+
+
 def test_a_follower_short_of_descriptors_waits(
     quorum: Quorum, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ added, removed, upgraded, all in one thread.
 
 from __future__ import annotations
 
+import errno
 from random import Random
 from typing import Any
 
@@ -16,6 +17,8 @@ from twisted_broker.cluster.controller import Controller
 from twisted_broker.cluster.metadata_recovery import Target, read_source, recover
 from twisted_broker.cluster.snapshots import list_snapshots, quorum_of_snapshot
 from twisted_broker.cluster.storage_formatter import Node, format_node
+from twisted_broker.log.errors import OutOfDescriptors
+from twisted_broker.log.log import Log
 from twisted_broker.log.log_directory import LogDirMismatch
 from twisted_broker.log.memory import MemoryFileSystem
 from twisted_broker.raft.replica_key import Endpoint, ReplicaKey
@@ -299,3 +302,36 @@ def test_a_majority_is_lost_and_one_goes_on_alone() -> None:
     (voter_left,) = controller.log.history.voters.nodes
     assert voter_left.id == 1 and voter_left.endpoints[0].port == 9191
     alone.stop()
+
+
+def test_who_is_left_alone_short_of_descriptors_has_no_hole_in_its_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The record that leaves it alone is known before it is written."""
+
+    class Two(VotersInTheLog):
+        first = (1, 2)
+
+    quorum = Two(1, 2)
+    quorum.create("before")
+    quorum.until(lambda: all(quorum.topics(node) == {"before"} for node in (1, 2)))
+    leader = quorum.leader
+    assert leader is not None
+    other = 3 - leader
+    log = quorum.of(other).log
+    real, failed = Log.append_as_follower, []
+
+    def append(self: Log, *of: Any) -> Any:
+        if self is log.log and log.is_alone and not failed:
+            failed.append(self)
+            raise OutOfDescriptors("metadata", OSError(errno.EMFILE, "too many"))
+        return real(self, *of)
+
+    monkeypatch.setattr(Log, "append_as_follower", append)
+    quorum.remove(leader, quorum.directory_id(leader))
+    quorum.until(lambda: bool(failed) and log.epoch >= 0)
+    quorum.pass_time(2)
+    assert log.end_offset == log.raft.node.log.end_offset
+    quorum.crash(other)
+    quorum.start(other)
+    quorum.until(lambda: quorum.topics(other) == {"before"})

@@ -20,7 +20,7 @@ quorum-state, and the group commit; and what leaves only when that is durable.
 8. Short of descriptors for a new segment, the only voter refuses the write. What one of several
    fetched, and all that is to be written after it, waits in memory (`_unwritten`, at most one
    answer's batches): nothing of it is acknowledged. `sync` writes it as soon as a file can be
-   opened.
+   opened. A leader's own control batch does not wait: its log fails, and another one leads.
 
 Source: Kafka's `KafkaMetadataLog`, `KafkaRaftClient`; KIP-595, KIP-868; `RL 8.1`; QU 0.4, 1.16 to
 1.20. Not here: what is decided (`raft`); connections and timers (`raft_manager.py`); what the
@@ -437,6 +437,7 @@ class MetadataLog(MetadataStore):
         self._held: list[tuple[int, Callable[[], None]]] = []
         self._written_seq = self._durable_seq = 0
         self._unwritten: deque[SaveElection | Append | Truncate | TruncateToSnapshot] = deque()
+        self._is_beginning = False
         self._committed_end = 0
         self._joined_epoch = -1  # whose leader's log this one continues
         self._synced_end_file = MarkFile(self.files, self.directory, SYNCED_END)
@@ -495,11 +496,12 @@ class MetadataLog(MetadataStore):
             self.committed_at_open,
         )
         self._raft = KafkaRaftClient(node, known, now_ms)
-        self._is_carrying = is_alone = self.is_alone  # what follows shares one sync
+        # What follows shares one sync.
+        self._is_carrying = self._is_beginning = is_alone = self.is_alone
         try:
             self._carry_out(self._raft.start(now_ms))
         finally:
-            self._is_carrying = False
+            self._is_carrying = self._is_beginning = False
         while self._queue:
             self._carry(self._queue.popleft())
         self._carrier.stepped(self)
@@ -600,8 +602,8 @@ class MetadataLog(MetadataStore):
                 if isinstance(each, SaveElection | Append | Truncate | TruncateToSnapshot):
                     self._store(each)
         except (OSError, BrokerError, CheckpointError) as error:
-            if self.epoch < 0 and self.is_alone:
-                raise  # at the start
+            if self._is_beginning:
+                raise
             self._fail(error)
             return
         moved: list[HighWatermark] = []
@@ -631,22 +633,29 @@ class MetadataLog(MetadataStore):
     def _store(self, each: SaveElection | Append | Truncate | TruncateToSnapshot) -> None:
         if isinstance(each, Append):
             self._joined_epoch = self.raft.quorum.epoch
+        if isinstance(each, Append) and not isinstance(each.batch.data, bytes):
+            # Of a leader, which fails: another one shall lead, and followers that know of a batch
+            # which is not there would ask for it without a pause.
+            self._write_queued()
+            self._write_one(each)
+            return
         if self._unwritten:
             self._unwritten.append(each)
             return
         try:
             self._write_one(each)
         except OutOfDescriptors:
-            if self.is_alone:
-                raise
             self._unwritten.append(each)
+
+    def _write_queued(self) -> None:
+        while self._unwritten:
+            self._write_one(self._unwritten[0])
+            self._unwritten.popleft()
 
     def _write_waiting(self) -> None:
         """What found no descriptor."""
         try:
-            while self._unwritten:
-                self._write_one(self._unwritten[0])
-                self._unwritten.popleft()
+            self._write_queued()
         except OutOfDescriptors:
             return
         except (OSError, BrokerError, CheckpointError) as error:

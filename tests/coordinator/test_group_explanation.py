@@ -3,10 +3,13 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from tests.coordinator.broker_run import BrokerRun, subscription
 from tests.coordinator.consumer.consumer_run import ConsumerRun
 from tests.coordinator.consumer.topics import TA, image, topic
 from tests.coordinator.streams.streams_run import StreamsRun
+from twisted_broker.coordinator import group_explanation
 from twisted_broker.coordinator.group_explanation import MOST_NAMED, explain_group
 from twisted_broker.wire.schema import run_whole
 
@@ -70,6 +73,18 @@ def test_a_target_that_is_not_computed_and_a_pattern_that_is_not_resolved() -> N
         "group.consumer.assignment.interval.ms computes one",
         "not resolved yet: the patterns t.",
     ]
+
+
+@pytest.mark.parametrize("step", ["MEMBERS_PER_STEP", "PARTITIONS_PER_STEP"])
+def test_a_member_leaves_between_two_steps(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_explanation, step, 1)
+    run: Any = StreamsRun() if step == "MEMBERS_PER_STEP" else consumers()
+    run.join("a")
+    run.join("b")
+    steps = explain_group(run.group, IMAGE)
+    next(steps)
+    del run.group.members["a"]
+    assert [each["member"] for each in run_whole(steps)["members"]] == ["a", "b"]
 
 
 def test_a_static_member_that_is_away() -> None:

@@ -103,13 +103,14 @@ def _of_streams(group: StreamsGroup) -> Iterator[str]:
 
 def _streams_members(group: StreamsGroup) -> _Steps:
     holders: dict[Task, list[StreamsGroupMember]] = {}
-    for number, each in enumerate(group.members.values(), 1):
+    members = list(group.members.values())  # others join and leave between the steps
+    for number, each in enumerate(members, 1):
         for task in {*_all(each.assigned), *_all(each.pending)}:
             holders.setdefault(task, []).append(each)
         if number % MEMBERS_PER_STEP == 0:
             yield
     rows = []
-    for number, member in enumerate(group.members.values(), 1):
+    for number, member in enumerate(members, 1):
         waits = list(_awaited(group, member, holders))
         rows.append(
             _row(member, "streams")
@@ -174,7 +175,7 @@ def _why_streams(
     ):
         wanted = list(of_one)
         tasks = [f"{role} {_task(task)}" for role, task, _ in wanted]
-        owner = group.members[owner_id]
+        owner = wanted[0][2]
         is_told = all(task in _all(owner.pending) for _, task, _ in wanted)
         if owner is member:
             yield f"it waits for {_named(tasks)} until it has said that it gave them up before"
@@ -217,14 +218,15 @@ def _of_consumers(group: ConsumerGroup) -> Iterator[str]:
 def _consumer_members(group: ConsumerGroup, image: MetadataImage) -> _Steps:
     holders: dict[TopicIdPartition, str] = {}
     work = 0
-    for each in group.members.values():
+    members = list(group.members.values())  # others join and leave between the steps
+    for each in members:
         holders |= dict.fromkeys((*each.assigned, *each.pending), each.member_id)
         work += len(each.assigned) + len(each.pending)
         if work >= PARTITIONS_PER_STEP:
             work = 0
             yield
     rows = []
-    for member in group.members.values():
+    for member in members:
         waits = [
             each
             for each in sorted(group.target(member.member_id))
@@ -270,7 +272,8 @@ def _why(
         yield f"it learns its target of epoch {group.assignment_epoch} by its next heartbeat"
     for owner in dict.fromkeys(holders[each] for each in waits):
         wanted = [each for each in waits if holders[each] == owner]
-        if all(each in group.members[owner].pending for each in wanted):
+        held = group.members.get(owner)  # it may have left since
+        if held is not None and all(each in held.pending for each in wanted):
             does = "was told to give up"
         else:
             does = "still has"

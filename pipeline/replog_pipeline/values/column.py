@@ -44,6 +44,9 @@ def decoded(
     try:
         decode, convert = decoder(decoding), converter(kind)
         for array in values:
+            if array.null_count == len(array):
+                yield pa.nulls(len(array), columns_type(kind))
+                continue
             yield column(array.to_pylist(), lambda value: convert(decode(value)), kind)
     except RegistryError as error:
         raise PipelineError(str(error)) from None
@@ -134,13 +137,11 @@ def connection(decoding: Decoding) -> OpenRegistry:
     return decoding.schema.open(decoding.kind, decoding.message)
 
 
-def type_of(
-    decoding: Decoding, topics: Sequence[str], table: pa.DataType | None = None
-) -> pa.DataType:
+def type_of(found_schemas: Sequence[AnySchema], table: pa.DataType | None = None) -> pa.DataType:
     """The type of `value_decoded`: that of all versions of the schema, and of the table that there
-    is. It asks the registry. PipelineError.
+    is.
     """
-    types = [schema.type for schema in schemas(decoding, topics)]
+    types = [schema.type for schema in found_schemas]
     found = types[0]
     for each in types[1:]:
         found = merged(found, each)
@@ -148,7 +149,7 @@ def type_of(
 
 
 def schemas(decoding: Decoding, topics: Sequence[str]) -> list[AnySchema]:
-    """The oldest first. PipelineError where there is none."""
+    """The oldest first; it asks the registry. PipelineError where there is none."""
     if not isinstance(decoding.schema, Registry):
         return [file_schema(decoding)]
     registry = connection(decoding)

@@ -3,7 +3,9 @@
 1. It fits, or it is a ConvertError: a code and the path of the field, never what the value says.
    Nothing is cut off, except that a field without a column is left out, and nothing is rounded but
    an integer in a column of floats.
-2. A text takes anything: what is no text becomes JSON.
+2. A text takes anything: what is no text becomes JSON. A date takes a text that is one
+   (`2026-01-31`), a timestamp one by RFC 3339 with its offset; what is finer than a microsecond is
+   left out.
 3. An array is made of whole records: whatever Arrow itself refuses is found record by record.
 """
 
@@ -13,6 +15,7 @@ import base64
 import datetime
 import decimal
 import json
+import re
 import struct
 import uuid
 from collections.abc import Callable, Mapping
@@ -34,6 +37,8 @@ column; a text is no Unicode; it nests too deep; its decoder failed.
 """
 DOUBLE_BITS = 64
 FLOAT = struct.Struct("<f")
+DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+DATE_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 
 
 class ConvertError(Exception):
@@ -49,6 +54,18 @@ class ConvertError(Exception):
 
     def __str__(self) -> str:
         return f"{self.code}: {self.where}" if self.where else self.code
+
+
+class Written(float):
+    """A number of JSON, and how it is written there: for a decimal."""
+
+    __slots__ = ("text",)
+    text: str
+
+    def __new__(cls, text: str) -> Written:
+        made = super().__new__(cls, text)
+        made.text = text
+        return made
 
 
 def converter(kind: pa.DataType) -> Convert:
@@ -170,10 +187,11 @@ def decimal_converter(precision: int, scale: int) -> Convert:
     def convert(value: Any) -> Any:
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, (int, decimal.Decimal)):
+        if isinstance(value, bool) or not isinstance(value, (int, decimal.Decimal, Written)):
             raise ConvertError(TYPE)
+        exact = value.text if isinstance(value, Written) else value
         try:
-            return decimal.Decimal(value).quantize(step, context=context)
+            return decimal.Decimal(exact).quantize(step, context=context)
         except decimal.DecimalException:
             raise ConvertError(RANGE) from None
 
@@ -190,13 +208,18 @@ def text_converter(value: Any) -> Any:
 
 def exact_converter(kind: pa.DataType) -> Convert:
     """For a type that has one class of Python."""
-    wanted = EXACT[kind.id]
+    wanted, written = EXACT[kind.id], WRITTEN.get(kind.id)
 
     def convert(value: Any) -> Any:
         # A datetime is a date to Python.
         if value is None or type(value) is wanted:
             return value
-        raise ConvertError(TYPE)
+        if written is None or not isinstance(value, str) or not written.fullmatch(value):
+            raise ConvertError(TYPE)
+        try:
+            return wanted.fromisoformat(value.upper())  # type: ignore[attr-defined]
+        except ValueError:
+            raise ConvertError(RANGE) from None
 
     return convert
 
@@ -208,6 +231,7 @@ EXACT: dict[int, type] = {
     pa.date32().id: datetime.date,
     pa.timestamp("us").id: datetime.datetime,
 }
+WRITTEN = {pa.date32().id: DATE, pa.timestamp("us").id: DATE_TIME}
 
 
 def as_text(value: Any) -> str:

@@ -25,6 +25,7 @@ from replog_pipeline.values.column import (
     connection,
     decoded,
     file_schema,
+    schemas,
     type_of,
 )
 from replog_pipeline.values.convert import CODES
@@ -66,7 +67,7 @@ def read(
     chosen: Decoding, *values: bytes | None, table: pa.DataType | None = None
 ) -> list[tuple[Any, str | None]]:
     """(value_decoded, decode_error) of each."""
-    kind = type_of(chosen, ["orders"], table)
+    kind = type_of(schemas(chosen, ["orders"]), table)
     (found,) = decoded(iter([pa.array(values, pa.binary())]), chosen, kind)
     assert found.type == columns_type(kind)
     return [(each[DECODED], each[ERROR]) for each in found.to_pylist()]
@@ -409,24 +410,24 @@ def test_a_registry_that_is_down_or_refuses_is_raised_and_is_no_records_error(
     kind = pa.struct([("id", pa.int32())])
     registry.status = 503
     with pytest.raises(RegistryAwayError, match=r"does not answer .*HTTP status 503"):
-        type_of(by_registry("avro", registry), ["orders"])
+        schemas(by_registry("avro", registry), ["orders"])
     with pytest.raises(PipelineError, match="does not answer"):
         list(decoded(iter([pa.array([value])]), by_registry("avro", registry), kind))
     registry.status, registry.user = None, "reader:secret-word"
     connection.cache_clear()
     with pytest.raises(PipelineError, match="HTTP status 401") as refused:
-        type_of(by_registry("avro", registry), ["orders"])
+        schemas(by_registry("avro", registry), ["orders"])
     user = (("schema.registry.basic.auth.user.info", "reader:secret-word"),)
     known = by_registry("avro", registry, config=user)
     assert read(known, value) == [({"id": 1}, None)]
     assert "secret-word" not in f"{known!r} {refused.value}"
     with pytest.raises(PipelineError, match="has no subject none: name the one"):
-        type_of(by_registry("avro", registry, config=user, subjects=["none"]), ["orders"])
+        schemas(by_registry("avro", registry, config=user, subjects=["none"]), ["orders"])
     with pytest.raises(
         PipelineError, match=r"Unrecognized properties: basic\.auth\.usr\.info"
     ) as odd:
         wrong = (("basic.auth.usr.info", "reader:secret-word"),)
-        type_of(by_registry("avro", registry, config=wrong), ["orders"])
+        schemas(by_registry("avro", registry, config=wrong), ["orders"])
     assert "secret-word" not in str(odd.value)
 
 
@@ -435,7 +436,7 @@ def test_a_registry_that_is_gone_is_one_line(monkeypatch: pytest.MonkeyPatch) ->
     with serving(SchemaRegistry()) as registry:
         chosen = by_registry("avro", registry)
     with pytest.raises(RegistryAwayError, match=rf"\(--schema-registry {registry.url}\): Connect"):
-        type_of(chosen, ["orders"])
+        schemas(chosen, ["orders"])
 
 
 @pytest.mark.parametrize(
@@ -539,3 +540,54 @@ def test_an_error_never_has_what_the_value_says(kind: str, tmp_path: Path) -> No
     for _, error in read(chosen, *values):
         assert error and "hush" not in error.lower()
         assert error.partition(":")[0] in CODES
+
+
+FORMATS = {
+    "properties": {
+        "day": {"type": "string", "format": "date"},
+        "at": {"type": ["string", "null"], "format": "date-time"},
+        "price": {"type": "number", "multipleOf": 0.01},
+        "half": {"type": "number", "multipleOf": 0.5},
+        "mail": {"type": "string", "format": "email"},
+        "any": {},
+    }
+}
+
+
+def test_json_dates_timestamps_and_decimals(tmp_path: Path) -> None:
+    chosen = by_file("json", json.dumps(FORMATS), tmp_path)
+    rows = read(
+        chosen,
+        b'{"day": "2026-01-31", "at": "2026-01-31T12:00:00.25+02:00", "price": 0.10, "half": 1.5,'
+        b' "mail": "a@b", "any": [1.50]}',
+        b'{"price": 12345678901234567890.12, "at": "2026-01-31t12:00:00z", "day": null}',
+        b'{"price": 7}',
+    )
+    assert [error for _, error in rows] == [None] * 3
+    first, second, third = (row for row, _ in rows)
+    assert first["day"] == datetime.date(2026, 1, 31) and first["any"] == "[1.5]"
+    at = datetime.datetime(2026, 1, 31, 10, 0, 0, 250_000, tzinfo=datetime.UTC)
+    assert first["at"] == at and first["half"] == 1.5 and first["mail"] == "a@b"
+    assert first["price"] == decimal.Decimal("0.10")
+    assert second["price"] == decimal.Decimal("12345678901234567890.12")
+    assert second["at"] == at.replace(hour=12, microsecond=0)
+    assert third["price"] == 7
+    errors = {
+        b'{"day": "2026-1-31"}': "type: day",
+        b'{"day": "2026-02-30"}': "range: day",
+        b'{"day": 20000}': "type: day",
+        b'{"at": "2026-01-31T12:00:00"}': "type: at",
+        b'{"at": "2026-01-31T25:00:00Z"}': "range: at",
+        b'{"at": 1769860800}': "type: at",
+        b'{"price": 0.125}': "range: price",
+        b'{"price": "0.10"}': "type: price",
+        b'{"any": 1e999}': "range",
+    }
+    assert [error for _, error in read(chosen, *errors)] == [*errors.values()]
+
+
+def test_a_text_column_stays_one_where_the_schema_gets_a_format(tmp_path: Path) -> None:
+    chosen = by_file("json", json.dumps(FORMATS), tmp_path)
+    table = pa.struct([("day", pa.string()), ("price", pa.float64())])
+    ((row, error),) = read(chosen, b'{"day": "2026-01-31", "price": 0.10}', table=table)
+    assert error is None and (row["day"], row["price"]) == ("2026-01-31", 0.1)

@@ -20,7 +20,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
+    from replog_pipeline.jobs.archive.native_json import NativeJson
     from replog_pipeline.values.settings import Decoding
+
+
+PARSED = "replog_parsed"
 
 
 class ValueColumns:
@@ -37,10 +41,13 @@ class ValueColumns:
             return rows
         if self.kind is None and ledger.decoded:
             self.kind = table_type(self.target.read())
-        from replog_pipeline.values.column import type_of
+        from replog_pipeline.jobs.archive.native_json import native_json
+        from replog_pipeline.values.column import schemas, type_of
 
-        self.kind = type_of(self.decoding, topics, self.kind)
-        return with_values(rows, self.decoding, self.kind)
+        found = schemas(self.decoding, topics)
+        self.kind = type_of(found, self.kind)
+        native = native_json(self.decoding, found, self.kind)
+        return with_values(rows, self.decoding, self.kind, native)
 
     def forget(self) -> None:
         """Another writer may have added fields."""
@@ -64,9 +71,9 @@ def check_before(
     if ledger is not None:
         check(decoding, ledger, place)
     if decoding is not None and any(topics):
-        from replog_pipeline.values.column import type_of
+        from replog_pipeline.values.column import schemas
 
-        type_of(decoding, sorted(topics))
+        schemas(decoding, sorted(topics))
 
 
 def table_type(rows: "DataFrame") -> "pa.DataType | None":
@@ -77,9 +84,15 @@ def table_type(rows: "DataFrame") -> "pa.DataType | None":
     return to_arrow_type(rows.schema[DECODED].dataType, timezone="UTC")
 
 
-def with_values(rows: "DataFrame", decoding: "Decoding", kind: "pa.DataType") -> "DataFrame":
+def with_values(
+    rows: "DataFrame",
+    decoding: "Decoding",
+    kind: "pa.DataType",
+    native: "NativeJson | None" = None,
+) -> "DataFrame":
+    """What `native` reads does not come to Python."""
     import pyarrow as pa
-    from pyspark.sql.functions import col
+    from pyspark.sql.functions import col, when
     from pyspark.sql.pandas.functions import arrow_udf
     from pyspark.sql.pandas.types import from_arrow_type
 
@@ -92,5 +105,11 @@ def with_values(rows: "DataFrame", decoding: "Decoding", kind: "pa.DataType") ->
     # The stubs of Spark want the kind beside the annotations, which it warns of.
     returns = from_arrow_type(columns_type(kind))
     decode = arrow_udf(values, returnType=returns)  # type: ignore[call-overload]
-    found = rows.withColumn(DECODED, decode(col("value")))
-    return found.select(*rows.columns, f"{DECODED}.{DECODED}", f"{DECODED}.{ERROR}")
+    if native is None:
+        found = rows.withColumn(DECODED, decode(col("value")))
+        return found.select(*rows.columns, f"{DECODED}.{DECODED}", f"{DECODED}.{ERROR}")
+    parsed, is_read = col(PARSED), native.is_read(col(PARSED))
+    found = rows.withColumn(PARSED, native.parsed(col("value")))
+    found = found.withColumn(DECODED, decode(when(~is_read, col("value"))))
+    value = when(is_read, native.row(parsed)).otherwise(col(f"{DECODED}.{DECODED}"))
+    return found.select(*rows.columns, value.alias(DECODED), f"{DECODED}.{ERROR}")

@@ -39,6 +39,10 @@ COMMANDS = {
         ".jobs.maintain.command",
         "Merge the small files of a table, remove what killed runs left behind.",
     ),
+    "forget": (
+        ".jobs.forget.command",
+        "Delete all records of some keys from a Delta table, for good.",
+    ),
     "audit": (
         ".jobs.audit.command",
         "Look for gaps, duplicates, sequence jumps, damaged batches and hanging transactions.",

@@ -32,14 +32,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from replog_pipeline.columns import DECODED
 from replog_pipeline.errors import PipelineError
 from replog_pipeline.lake.conflict import AnotherWriterError
+from replog_pipeline.lake.forgotten import Mark
 from replog_pipeline.lake.last_values import merge
+from replog_pipeline.lake.layout import Layout
 from replog_pipeline.lake.ledger import Ledger, found_in
 from replog_pipeline.lake.maintained import Maintained
 from replog_pipeline.lake.session_settings import configured
@@ -64,6 +66,7 @@ COMMIT = re.compile(r"\d{20}\.json")
 SIZES = tuple(f"spark.databricks.delta.optimize.{each}FileSize" for each in ("min", "max"))
 LISTING_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 """VACUUM lists with so many tasks however few folders there are: 10,000 unless said."""
+UNCHECKED = "spark.databricks.delta.retentionDurationCheck.enabled"
 CONFLICTS = ("DELTA_CONCURRENT", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED")
 
 
@@ -129,20 +132,22 @@ class DeltaTable(SparkTable):
         place = f"{REACHED}/{names[-1]}"
         return found_in(self.files.read(place).decode(errors="replace"), self.files.path(place))
 
-    def append(self, rows: DataFrame, after: Ledger, by: Sequence[str] = ("date",)) -> int:
+    def append(self, rows: DataFrame, after: Ledger) -> int:
         """Append `rows` as the batch that `after` is the ledger of; how many they were.
 
         AnotherWriterError when that batch is taken.
         """
+        self.files.check_lock()
         options = {
             "txnAppId": APPLICATION,
             "txnVersion": str(after.batch),
             "userMetadata": after.to_text(),
         }
+        writer = rows.write.format("delta").mode("append").options(**options)
+        if not after.upsert:
+            writer = writer.partitionBy(*after.layout.partition_by)
         with in_microseconds(self.spark), conflicts(self, after):
-            rows.write.format("delta").mode("append").partitionBy(*by).options(**options).option(
-                "mergeSchema", str(after.decoded)
-            ).save(self.files.path())
+            writer.option("mergeSchema", str(after.decoded)).save(self.files.path())
         count = self.committed_rows(after)
         self.remember(after)
         return count
@@ -154,7 +159,8 @@ class DeltaTable(SparkTable):
         AnotherWriterError when that batch is taken.
         """
         if not self.commit_names():
-            return self.append(rows.where("value is not null"), after, by=())
+            return self.append(rows.where("value is not null"), after)
+        self.files.check_lock()
         view = f"replog_{after.attempt}"
         rows.createOrReplaceTempView(view)
         wanted = {
@@ -208,14 +214,15 @@ class DeltaTable(SparkTable):
         ends = {(row.topic, row.partition): row.next for row in found.collect()}
         for key, offset in (kept.next if kept else {}).items():
             ends[key] = max(offset, ends.get(key, 0))
+        detail = self.spark.sql(f"describe detail {self.place()}").collect()[0]
+        layout = Layout(tuple(detail["partitionColumns"]))
         return Ledger(
             batch,
             {topic: None for topic, _ in ends},
             ends,
             decoded=DECODED in rows.columns,
-            upsert=not self.spark.sql(f"describe detail {self.place()}").collect()[0][
-                "partitionColumns"
-            ],
+            upsert=layout == Layout(()),
+            layout=layout,
         )
 
     def last_transaction(self) -> int | None:
@@ -231,16 +238,32 @@ class DeltaTable(SparkTable):
         """OPTIMIZE, then VACUUM: files that no version of the last `retain_hours` names. An
         archive may run meanwhile.
         """
+        self.files.check_lock()
         place = self.place()
         sizes = dict.fromkeys(SIZES, str(target_mb << 20))
         with in_microseconds(self.spark), configured(self.spark, sizes):
             metrics = self.spark.sql(f"OPTIMIZE {place}").collect()[0].metrics
         before = self.data_files()
-        listing = {LISTING_TASKS: str(4 * self.spark.sparkContext.defaultParallelism)}
-        with configured(self.spark, listing):
+        with configured(self.spark, self.listing()):
             self.spark.sql(f"VACUUM {place} RETAIN {retain_hours} HOURS").collect()
         removed = len(before - self.data_files())
         return Maintained(self.format, metrics.numFilesRemoved, metrics.numFilesAdded, removed)
+
+    def forget(self, mark: Mark) -> int:
+        """Delete the rows of these keys, and every file that the newest version does not name; how
+        many rows. The caller has the lock.
+        """
+        self.files.check_lock()
+        rows = self.read().where(mark.of_key()).count()
+        if rows:
+            self.spark.sql(f"delete from {self.place()} where {mark.of_key()}").collect()  # noqa: S608  digests
+        self.spark.sql(f"REORG TABLE {self.place()} APPLY (PURGE)").collect()
+        with configured(self.spark, {UNCHECKED: "false", **self.listing()}):
+            self.spark.sql(f"VACUUM {self.place()} RETAIN 0 HOURS").collect()
+        return rows
+
+    def listing(self) -> dict[str, str]:
+        return {LISTING_TASKS: str(4 * self.spark.sparkContext.defaultParallelism)}
 
     def data_files(self) -> set[str]:
         """All that lie in the folder, also those that no version names."""

@@ -41,9 +41,11 @@ FILES_AT_ONCE = 1_000
 """Of a merge: bounds what is done again after a kill."""
 
 
-def by_date(rows: DataFrame) -> DataFrame:
-    """The same rows, those of a date together; write them within `sized`."""
-    return rows.hint("rebalance", "date")
+def by_date(rows: DataFrame, columns: Sequence[str] = ("date",)) -> DataFrame:
+    """The same rows, those of a date (or of one of each of other `columns`) together; write them
+    within `sized`.
+    """
+    return rows.hint("rebalance", *columns)
 
 
 def needs_no_shuffle(

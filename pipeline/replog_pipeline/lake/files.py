@@ -61,6 +61,9 @@ class IFiles(Protocol):
         ...
 
     def lock(self) -> contextlib.AbstractContextManager[None]: ...
+    def check_lock(self) -> None:
+        """PipelineError where another machine may have taken the lock meanwhile."""
+        ...
 
 
 def of(spark: Any, place: str) -> IFiles:
@@ -179,6 +182,9 @@ class LocalFiles:
                     self.folder.rmdir()
         finally:
             os.close(descriptor)
+
+    def check_lock(self) -> None:
+        """It ends with the process."""
 
 
 def take_lock(descriptor: int, folder: Path | str) -> None:

@@ -4,7 +4,7 @@
    object under its name at once, whole, on the condition that there is none (S3: `If-None-Match`).
 2. No lock between machines: of two writers the commit decides, where the file system has a rename
    that is atomic. A store has none, so writers on this machine lock a file of the cache folder,
-   named after the place; of writers elsewhere nothing is known (docs/PIPELINE.md, Object stores).
+   named after the place; between machines there is a lease (`lease`).
 
 Not here: sync (the file system's own promise on close).
 """
@@ -19,7 +19,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from replog_pipeline.errors import PipelineError, text_of
-from replog_pipeline.lake.files import take_lock
+from replog_pipeline.lake.files import LocalFiles, take_lock
+from replog_pipeline.lake.lease import Lease
 from replog_pipeline.machine import cache
 from replog_pipeline.stores.places import JARS, bucket, scheme
 
@@ -29,6 +30,8 @@ THERE_ALREADY = ("RemoteFileChangedException", "FileAlreadyExistsException", "St
 
 class HadoopFiles:
     """Any file system that Spark reaches, through its JVM."""
+
+    lease: Lease | None = None
 
     def __init__(self, spark: Any, place: str) -> None:
         self.place = place.rstrip("/")
@@ -131,8 +134,15 @@ class HadoopFiles:
     def lock(self) -> Iterator[None]:
         with contextlib.ExitStack() as held:
             if scheme(self.place) in JARS:
-                self.take_lock_here(held)
+                is_here = self.take_lock_here(held)
+                self.lease = Lease(self, machine() if is_here else uuid.uuid4().hex)
+                held.enter_context(self.lease.held())
             yield
+
+    def check_lock(self) -> None:
+        """PipelineError where another machine may have taken the lock meanwhile."""
+        if self.lease is not None:
+            self.lease.check()
 
     def server(self) -> str:
         """HOST:PORT of the store, "" for the provider's own. Of the environment too: without keys
@@ -146,14 +156,22 @@ class HadoopFiles:
         )
         return str(found).rpartition("://")[2].rstrip("/")
 
-    def take_lock_here(self, held: contextlib.ExitStack) -> None:
-        """PipelineError when another process on this machine has it."""
+    def take_lock_here(self, held: contextlib.ExitStack) -> bool:
+        """Whether there is a lock. PipelineError when another process on this machine has it."""
         name = f"{self.server()} {self.place}"
         path = cache.folder() / "locks" / hashlib.sha256(name.encode()).hexdigest()[:32]
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError:
-            return  # a machine without a cache folder has no lock
+            return False  # a machine without a cache folder has no lock
         held.callback(os.close, descriptor)
         take_lock(descriptor, self.place)
+        return True
+
+
+def machine() -> str:
+    """A name of this machine's cache folder, kept there."""
+    files = LocalFiles(cache.folder() / "locks")
+    files.create("machine", uuid.uuid4().hex.encode())
+    return files.read("machine").decode()

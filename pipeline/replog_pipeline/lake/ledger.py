@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 
 from replog_pipeline.columns import Offsets
 from replog_pipeline.errors import PipelineError
+from replog_pipeline.lake.layout import BY_DATE, Layout
 
 VERSION = 1
 UPSERT_VERSION = 2
@@ -32,7 +33,7 @@ class Ledger:
 
     `next`: the first offset that is not in the table. `decoded`: its rows have their values
     decoded. `upsert`: it holds the last value of each key, not every record. `isolation`: what its
-    rows were read with; None in a ledger of before this was kept.
+    rows were read with; None in a ledger of before this was kept. `layout`: see `layout`.
     """
 
     batch: int = 0
@@ -42,6 +43,7 @@ class Ledger:
     decoded: bool = False
     upsert: bool = False
     isolation: str | None = None
+    layout: Layout = BY_DATE
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -79,6 +81,8 @@ class Ledger:
         more: dict[str, object] = {"decoded": True} if self.decoded else {}
         if self.isolation is not None:
             more["isolation"] = self.isolation
+        if self.layout != BY_DATE:
+            more["layout"] = self.layout.to_json()
         return {
             "version": UPSERT_VERSION if self.upsert else VERSION,
             "batch": self.batch,
@@ -115,7 +119,10 @@ def from_text(text: str | None) -> Ledger | None:
         decoded = body.get("decoded") is True
         upsert = body["version"] == UPSERT_VERSION
         isolation = body.get("isolation")
-        return Ledger(int(body["batch"]), ids, offsets, body["attempt"], decoded, upsert, isolation)
+        layout = Layout.of(body["layout"]) if "layout" in body else BY_DATE
+        return Ledger(
+            int(body["batch"]), ids, offsets, body["attempt"], decoded, upsert, isolation, layout
+        )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             "a ledger without all of its parts: restore it from a copy of the table"

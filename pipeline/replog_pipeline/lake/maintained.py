@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+RETAIN_HOURS = 168
+"""Delta's own default, and the least that it takes without being forced."""
+
 
 @dataclass(frozen=True)
 class Maintained:

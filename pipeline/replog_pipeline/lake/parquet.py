@@ -208,15 +208,13 @@ class ParquetTable(SparkTable):
     def maintain(self, target_mb: int, retain_hours: int) -> Maintained:
         """Merge small files, and remove what killed runs left more than `retain_hours` ago.
 
-        AnotherWriterError when an archive elsewhere took the batch; PipelineError when one runs
-        here.
+        The caller has the lock. AnotherWriterError when an archive elsewhere took the batch.
         """
-        with self.files.lock():
-            self.recover()
-            merged, into = 0, 0
-            for names in small_files(self.live(), self.files.size, target_mb << 20):
-                merged, into = merged + len(names), into + self.merge(names, target_mb)
-            return Maintained(self.format, merged, into, self.remove_orphans(retain_hours))
+        self.recover()
+        merged, into = 0, 0
+        for names in small_files(self.live(), self.files.size, target_mb << 20):
+            merged, into = merged + len(names), into + self.merge(names, target_mb)
+        return Maintained(self.format, merged, into, self.remove_orphans(retain_hours))
 
     def merge(self, names: list[str], target_mb: int) -> int:
         """Replace these files by as few as may be; how many those are."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -10,15 +11,18 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
 
 from replog_pipeline.cli import pipeline
 from replog_pipeline.jobs import archive, maintain
+from replog_pipeline.jobs.archive.signals import Stopper
 from replog_pipeline.lake import table
+from replog_pipeline.lake.delta import DeltaTable
 from replog_pipeline.lake.parquet import LEDGERS, STAGING
+from replog_pipeline.progress import Progress
 from tests.compat.broker_process import BrokerProcess
 from tests.pipeline.jobs import tables
 from tests.pipeline.jobs.test_file_sizing import DAYS, FORMATS, PARTITIONS, files, over_days
@@ -168,3 +172,41 @@ def test_a_merge_that_would_lose_rows_changes_nothing(
     told = CliRunner().invoke(pipeline, ["maintain", str(lake), "--quiet"])
     assert told.exit_code == 2 and "gave 225 rows, not as many as they have" in told.stderr
     assert sorted(lake.rglob("*")) == before
+
+
+@FORMATS
+def test_a_continuous_archive_merges_small_files_itself(
+    spark: SparkSession, url: str, written: list[Written], tmp_path: Path, form: str
+) -> None:
+    """After so many batches of the table; not where it ends, nor where it is not to."""
+
+    class Once(Stopper):
+        def wait(self, seconds: float) -> bool:
+            return True
+
+    def live_after(name: str, **more: Any) -> int:
+        config = archive.ArchiveConfig(url, str(tmp_path / name), form, max_records=100, **more)
+        archive.run(spark, config, stopper=Once())
+        assert tables.table_rows(spark, tmp_path / name) == tables.expected(written)
+        return live(spark, tmp_path / name)
+
+    assert live_after("merged", interval=0.1, maintain_every=BATCHES) == DAYS
+    assert live_after("ends", maintain_every=BATCHES) == BATCHES * DAYS
+
+
+def test_a_merge_that_fails_stops_no_continuous_archive(
+    spark: SparkSession, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: DeltaTable, *_: int) -> None:
+        raise OSError("the disk is full")
+
+    class Once(Stopper):
+        def wait(self, seconds: float) -> bool:
+            return True
+
+    monkeypatch.setattr(DeltaTable, "maintain", fail)
+    said = io.StringIO()
+    config = archive.ArchiveConfig(url, str(tmp_path / "lake"), interval=0.1, maintain_every=1)
+    done = archive.run(spark, config, Progress(stream=said), Once())
+    assert done.batches == 1
+    assert "merging small files failed, later again: OSError: the disk is full" in said.getvalue()

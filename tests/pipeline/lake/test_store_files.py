@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from replog_pipeline.errors import PipelineError
-from replog_pipeline.lake.hadoop_files import IF_ABSENT, HadoopFiles
+from replog_pipeline.lake.hadoop_files import IF_ABSENT, HadoopFiles, machine
+from replog_pipeline.lake.lease import Lease
 
 
 class Store:
@@ -79,6 +81,13 @@ def test_what_else_fails_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
         files(store).create("_replog/format", b"delta")
 
 
+@pytest.fixture
+def no_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of other machines `test_lease` tells."""
+    monkeypatch.setattr(Lease, "held", lambda self: nullcontext())
+
+
+@pytest.mark.usefixtures("no_lease")
 def test_one_archive_of_a_table_at_a_time(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     monkeypatch.setenv("REPLOG_CACHE", str(tmp_path))
     one, same, other = files(Store()), files(Store()), files(Store(), "s3a://lake/u")
@@ -89,6 +98,7 @@ def test_one_archive_of_a_table_at_a_time(monkeypatch: pytest.MonkeyPatch, tmp_p
         pass
 
 
+@pytest.mark.usefixtures("no_lease")
 @pytest.mark.parametrize(
     "settings",
     [
@@ -110,7 +120,16 @@ def test_the_lock_is_the_same_however_the_server_is_named(
         pass
 
 
-def test_without_a_cache_folder_there_is_no_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("no_lease")
+def test_without_a_cache_folder_there_is_no_lock_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REPLOG_CACHE", "/proc/cache")
     with files(Store()).lock(), files(Store()).lock():
         pass
+
+
+def test_a_machine_has_one_name(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    monkeypatch.setenv("REPLOG_CACHE", str(tmp_path / "one"))
+    name = machine()
+    assert machine() == name
+    monkeypatch.setenv("REPLOG_CACHE", str(tmp_path / "other"))
+    assert machine() != name

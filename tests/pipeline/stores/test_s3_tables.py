@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from io import BytesIO
 from itertools import islice
+from pathlib import Path
 
 import psutil
 import pyarrow.parquet
@@ -191,9 +192,14 @@ def test_each_record_once_whatever_is_killed(
 
 
 def test_a_secret_that_is_an_option_is_not_handed_on(
-    world: World, server: S3Server, broker: BrokerProcess, topic: str
+    world: World, server: S3Server, broker: BrokerProcess, topic: str, tmp_path: Path
 ) -> None:
-    """To no command line of the JVM. And there is one archive of a table at a time, here."""
+    """To no command line of the JVM. And there is one archive of a table at a time, here and
+    elsewhere: another cache folder is another machine.
+    """
+    elsewhere = World(server)
+    elsewhere.environment["REPLOG_JARS"] = str(jars.folder())
+    elsewhere.environment["REPLOG_CACHE"] = str(tmp_path)
     tables.create(broker.bootstrap, topic, 1)
     produce(broker.bootstrap, topic, numbered(10))
     to = f"s3a://{BUCKET}/{topic}"
@@ -218,7 +224,10 @@ def test_a_secret_that_is_an_option_is_not_handed_on(
         assert not any(server.writer.secret in line for line in command_lines)
         world.run(*archive, status=2)
         assert f"another archive writes to {to}: a table has one writer" in world.said[-1]
+        elsewhere.run(*archive, status=2)
+        assert f"another machine's archive writes to {to}" in elsewhere.said[-1]
     finally:
         child.terminate()
         output, error = child.communicate(timeout=PATIENCE_SECONDS)
     assert child.returncode == 0 and server.writer.secret not in output + error
+    assert json.loads(elsewhere.run(*archive, "--json", "--quiet"))["rows"] == 0  # and at once

@@ -29,12 +29,15 @@ from replog_pipeline.columns import COLUMNS, ERROR
 from replog_pipeline.errors import PipelineError, text_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Observation
+    from pyspark.sql import Column, DataFrame, Observation, SparkSession
 
+    from replog_pipeline.lake.forgotten import Mark
     from replog_pipeline.lake.table import ITable
 
 FAIL, NULL, DEAD_LETTER = CHOICES = ("fail", "null", "dead-letter")
 FOLDER = "_replog/dead_letter"
+WRITTEN_WHOLE = "_SUCCESS"
+"""What Spark writes into a folder last."""
 TIMESTAMP, KEY = "timestamp", "key"
 VALUE_CODES = (
     *("frame", "schema", "message", "malformed", "type", "range", "text", "depth", "internal"),
@@ -143,6 +146,30 @@ class DeadLetters:
     def remove(self, batch: int) -> None:
         """Of a batch that another writer has taken."""
         self.target.files.remove(f"{FOLDER}/batch={batch}")
+
+
+def forget(target: ITable, spark: SparkSession, mark: Mark) -> int:
+    """Dead letters of these keys, out of their files; how many. A batch's folder is written anew
+    beside itself, and takes its place; what a killed run wrote whole, as its last file says, takes
+    it first.
+    """
+    files, rows = target.files, 0
+    for name in [each for each in files.names(FOLDER) if each.startswith(".")]:
+        if files.exists(f"{FOLDER}/{name}/{WRITTEN_WHOLE}"):
+            files.remove(f"{FOLDER}/{name[1:]}")
+            files.move(f"{FOLDER}/{name}", f"{FOLDER}/{name[1:]}")
+        else:
+            files.remove(f"{FOLDER}/{name}")
+    for name in files.names(FOLDER):
+        place, new = f"{FOLDER}/{name}", f"{FOLDER}/.{name}"
+        letters = spark.read.parquet(files.path(place))
+        found = letters.where(mark.of_key()).count()
+        if found:
+            letters.where(f"not {mark.of_key()}").write.parquet(files.path(new))
+            files.remove(place)
+            files.move(new, place)
+            rows += found
+    return rows
 
 
 def some(counts: Mapping[str, int]) -> dict[str, int]:

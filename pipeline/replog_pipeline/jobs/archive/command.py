@@ -15,11 +15,17 @@ from replog_pipeline.jobs.archive import bad_records, bounds, topics, value_colu
 from replog_pipeline.jobs.archive.decode_options import decode_options
 from replog_pipeline.jobs.archive.figures import Figures
 from replog_pipeline.jobs.archive.heartbeat import heartbeat
-from replog_pipeline.jobs.archive.job import ArchiveConfig, check_upsert, run
+from replog_pipeline.jobs.archive.job import (
+    MAINTAIN_EVERY,
+    ArchiveConfig,
+    check_layout,
+    check_upsert,
+    run,
+)
 from replog_pipeline.jobs.archive.metrics import serving
 from replog_pipeline.jobs.archive.signals import on_signals
 from replog_pipeline.kafka_cluster import ClientConfig
-from replog_pipeline.lake import guards, table
+from replog_pipeline.lake import guards, layout, table
 from replog_pipeline.lake.file_sizing import MOST_MB, TARGET_MB
 from replog_pipeline.lake.ledger import Ledger
 from replog_pipeline.progress import LINE_SECONDS, Progress
@@ -61,6 +67,11 @@ class Format(click.Choice):  # type: ignore[type-arg]  # generic since click 8.2
     required=True,
     metavar="PATH",
     help="The table: a folder, or a URI that Spark can write.",
+)
+@click.option(
+    "--partition-by",
+    metavar="COLUMNS",
+    help="Of a new Delta table, its folders: of date, topic, partition; date unless said.",
 )
 @click.option("--format", type=Format([*table.FORMATS]), help="Of a new table; delta unless said.")
 @click.option(
@@ -135,6 +146,14 @@ class Format(click.Choice):  # type: ignore[type-arg]  # generic since click 8.2
     help="A batch makes one file for each date, and more only of what is larger than N MiB.",
 )
 @click.option(
+    "--maintain-every",
+    type=WholeNumber(min=0),
+    default=MAINTAIN_EVERY,
+    show_default=True,
+    metavar="N",
+    help="Of --continuous: small files are merged after every N batches; 0: never.",
+)
+@click.option(
     "--table-per-topic",
     is_flag=True,
     help="A table for each topic, in the folder of its name in --to; always so with patterns.",
@@ -172,6 +191,8 @@ def command(
     until: str | None,
     on_bad_record: str | None,
     file_mb: int,
+    maintain_every: int,
+    partition_by: str | None,
     table_per_topic: bool,
     group: str | None,
     metrics_port: int | None,
@@ -209,6 +230,8 @@ def command(
         on_bad_record,
         bounds.parse(since, "--since"),
         bounds.parse(until, "--until"),
+        maintain_every,
+        layout.parse(partition_by),
     )
     if key and not config.upsert:
         raise PipelineError("--key: of --mode upsert alone")
@@ -248,6 +271,7 @@ def check(config: ArchiveConfig) -> None:
     check_upsert(config, config.format or table.format_here(config.to))
     guards.check_mode(ledger or Ledger(), config.upsert, config.to)
     guards.check_isolation(ledger or Ledger(), config.isolation, config.to)
+    check_layout(config, config.format or table.format_here(config.to), ledger)
     found = extents.check(url)
     value_columns.check_before(config.decoding, found.ids if found else (), ledger, config.to)
     if ledger and ledger.batch and found:

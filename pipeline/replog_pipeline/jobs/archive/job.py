@@ -14,7 +14,10 @@ the last value of each key.
 5. A batch that another writer took is planned again, because a writer that was killed may still
    have committed; the third time in a row it stops.
 
-Source: our own. Not here: joining small files, decoding values (`value_columns`).
+6. A continuous archive maintains its table (`maintain`) after every so many batches of the table,
+   whichever run made them. A failure there loses nothing: one line, and the archive goes on.
+
+Source: our own. Not here: decoding values (`value_columns`).
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from typing import TYPE_CHECKING
 
 from replog_pipeline import sources
 from replog_pipeline.columns import COLUMNS, Offsets
-from replog_pipeline.errors import PipelineError, as_pipeline_error, of_a_timestamp
+from replog_pipeline.errors import PipelineError, as_pipeline_error, line_of, of_a_timestamp
 from replog_pipeline.jobs.archive import bad_records, bounds
 from replog_pipeline.jobs.archive.bounds import Bound
 from replog_pipeline.jobs.archive.figures import Figures
@@ -37,11 +40,13 @@ from replog_pipeline.jobs.archive.retry import look_again
 from replog_pipeline.jobs.archive.signals import Stopper
 from replog_pipeline.jobs.archive.value_columns import ValueColumns
 from replog_pipeline.kafka_cluster import PLAINTEXT, ClientConfig, KafkaCluster
-from replog_pipeline.lake import guards, table
+from replog_pipeline.lake import guards, layout, table
 from replog_pipeline.lake.conflict import AnotherWriterError
 from replog_pipeline.lake.file_sizing import TARGET_MB, by_date, needs_no_shuffle, sized
 from replog_pipeline.lake.last_values import keyless, last_of_each_key
+from replog_pipeline.lake.layout import Layout
 from replog_pipeline.lake.ledger import Ledger
+from replog_pipeline.lake.maintained import RETAIN_HOURS
 from replog_pipeline.lake.parquet import NO_UPSERT
 from replog_pipeline.progress import Progress
 from replog_pipeline.sources import (
@@ -60,6 +65,7 @@ if TYPE_CHECKING:
     from replog_pipeline.values.settings import Decoding
 
 CONFLICTS_IN_A_ROW = 3
+MAINTAIN_EVERY = 500
 TIMESTAMP_FOUND = "a record has a timestamp that Spark cannot hold: reading it another way"
 
 
@@ -72,7 +78,8 @@ class ArchiveConfig:
     to so many MiB. `group`: a consumer group whose committed offsets show what was reached.
     `decoding`: how values become columns; None: they stay bytes. `upsert`: the table holds the
     last value of each key, in place of every record. `on_bad_record`: see `bad_records`; `since`,
-    `until`: see `bounds`.
+    `until`: see `bounds`. `maintain_every`: so many batches, where there is an `interval`; 0:
+    never. `layout`: of a new table; None: the one that it has, or by date.
     """
 
     source: str
@@ -90,6 +97,8 @@ class ArchiveConfig:
     on_bad_record: str | None = None
     since: Bound | None = None
     until: Bound | None = None
+    maintain_every: int = MAINTAIN_EVERY
+    layout: Layout | None = None
 
 
 @dataclass
@@ -199,6 +208,12 @@ def check_upsert(config: ArchiveConfig, form: str | None) -> None:
         raise PipelineError(NO_UPSERT)
 
 
+def check_layout(config: ArchiveConfig, form: str | None, ledger: Ledger | None) -> None:
+    """PipelineError for a layout that the table cannot have."""
+    known = ledger or Ledger()
+    layout.check(config.layout, form, config.upsert, known.batch, known.layout)
+
+
 def group_of(
     spark: SparkSession, config: ArchiveConfig, source: Source | KafkaPattern
 ) -> Group | None:
@@ -263,7 +278,20 @@ class Archive:
             return True
         self.conflicts = 0
         self.shown(extent.end, plan.end)
+        self.maintain()
         return plan.end != self.goal
+
+    def maintain(self) -> None:
+        """Where it is time."""
+        every = self.config.maintain_every
+        if self.config.interval is None or not every or self.result.ledger.batch % every:
+            return
+        about = f"archive: {self.about}merging small files"
+        try:
+            with self.progress.step(about, self.spark):
+                self.target.maintain(self.config.file_mb, RETAIN_HOURS)
+        except Exception as error:
+            self.progress.say(f"{about} failed, later again: {line_of(error)}")
 
     def shown(self, end: Offsets, reached: Offsets) -> None:
         """How far the table is."""
@@ -278,6 +306,7 @@ class Archive:
         self.result.ledger = self.target.ledger()
         guards.check_mode(self.result.ledger, self.config.upsert, self.config.to)
         guards.check_isolation(self.result.ledger, self.config.isolation, self.config.to)
+        check_layout(self.config, self.target.format, self.result.ledger)
         extent = extents.extent(self.spark, self.source, self.config.isolation)
         since = {}
         if not self.result.ledger.batch:
@@ -308,6 +337,7 @@ class Archive:
             decoded=self.config.decoding is not None,
             upsert=upsert,
             isolation=self.config.isolation,
+            layout=self.config.layout or self.result.ledger.layout,
         )
         wanted = Wanted(
             (*COLUMNS, bad_records.WRITTEN_MS) if self.lenient else COLUMNS,
@@ -373,11 +403,16 @@ class Archive:
             )
 
         offsets = [plan.end[key] - first for key, first in start.items()]
-        if offsets and needs_no_shuffle(offsets, self.config.file_mb, are_of_one_day):
+        columns = after.layout.partition_by
+        if (
+            offsets
+            and "date" in columns
+            and needs_no_shuffle(offsets, self.config.file_mb, are_of_one_day)
+        ):
             with sized(self.spark, self.config.file_mb, max(offsets)):
                 return self.target.append(rows, after)
         with sized(self.spark, self.config.file_mb):
-            return self.target.append(by_date(rows), after)
+            return self.target.append(by_date(rows, columns), after)
 
     def upsert(self, rows: DataFrame, after: Ledger) -> int:
         """How many rows of the table changed. PipelineError for a record without key."""

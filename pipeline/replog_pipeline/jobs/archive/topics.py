@@ -31,6 +31,7 @@ from replog_pipeline.jobs.archive.job import (
     Archive,
     ArchiveConfig,
     ArchiveResult,
+    check_layout,
     check_upsert,
     group_of,
 )
@@ -143,6 +144,7 @@ def check(config: ArchiveConfig) -> None:
         value_columns.check_before(config.decoding, (), ledger, place_of(config.to, name))
         guards.check_mode(ledger or Ledger(), config.upsert, place_of(config.to, name))
         guards.check_isolation(ledger or Ledger(), config.isolation, place_of(config.to, name))
+        check_layout(config, config.format, ledger)
 
 
 def check_folder(spark: SparkSession | None, place: str) -> None:

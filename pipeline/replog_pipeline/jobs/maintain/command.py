@@ -8,12 +8,12 @@ import click
 
 from replog_pipeline.jobs.maintain.job import (
     MOST_HOURS,
-    RETAIN_HOURS,
     MaintainConfig,
     check,
     run,
 )
 from replog_pipeline.lake.file_sizing import MOST_MB, TARGET_MB
+from replog_pipeline.lake.maintained import RETAIN_HOURS
 from replog_pipeline.progress import Progress
 from replog_pipeline.stores.spark_conf import spark_options
 from twisted_broker.cli.number_types import WholeNumber

@@ -15,15 +15,14 @@ from typing import TYPE_CHECKING
 from replog_pipeline.errors import as_pipeline_error
 from replog_pipeline.lake import table
 from replog_pipeline.lake.file_sizing import TARGET_MB
-from replog_pipeline.lake.maintained import Maintained
+from replog_pipeline.lake.maintained import RETAIN_HOURS, Maintained
 from replog_pipeline.progress import Progress
 from replog_pipeline.stores import places
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-RETAIN_HOURS, MOST_HOURS = 168, 1_000_000
-"""Delta's own default, and the least that it takes without being forced."""
+MOST_HOURS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -59,8 +58,9 @@ def run(
     """Maintain. Raises PipelineError."""
     target = found(spark, config.place)
     places.check_ledger(config.place, target.format, "maintain")
-    # Delta has no mutual exclusion there: a merge beside an archive could lose commits.
-    alone = target.files.lock() if places.jars_of([config.place]) else nullcontext()
+    # In an object store Delta has no mutual exclusion: a merge could lose an archive's commits.
+    needs_lock = target.format == "parquet" or places.jars_of([config.place])
+    alone = target.files.lock() if needs_lock else nullcontext()
     with alone, (progress or Progress(quiet=True)).step(f"maintain: {config.place}", spark):
         return MaintainResult(config.place, target.maintain(config.file_mb, config.retain_hours))
 

@@ -2,6 +2,7 @@
 
 1. Of a source with several topics the caller names one.
 2. A table is known by its ledger: none of its rows is read to find its topics and partitions.
+3. What a table has forgotten is not read from it, though its rows came back.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from replog_pipeline import sources
 from replog_pipeline.columns import Offsets
 from replog_pipeline.errors import PipelineError
 from replog_pipeline.kafka_cluster import PLAINTEXT, ClientConfig
-from replog_pipeline.lake import guards, table
+from replog_pipeline.lake import forgotten, guards, table
 from replog_pipeline.sources import KafkaSource, Wanted, extents
 from twisted_broker.wire.primitives import uuid_text
 
@@ -75,7 +76,7 @@ def found_origin(
     ledger = lake.ledger()
     guards.check_complete(ledger, place)
     name, partitions = chosen(ledger.next, place, topic)
-    rows = lake.read()
+    rows = forgotten.without(lake.read(), lake.files)
     return Origin(name, None, partitions, rows.where(rows.topic == name), "date")
 
 

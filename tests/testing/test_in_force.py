@@ -19,6 +19,13 @@ STRUCK: list[tuple[str, dict[str, Any], str, str, dict[str, Any]]] = [
     ("cut_link", ENDS, "the link of 1 and client is cut (t:1)", "heal_link", ENDS),
     ("delay_link", ENDS, "the link of 1 and client is slow (t:1)", "heal_link", ENDS),
     (
+        "calendar",
+        {"how": "fix", "at_ms": 0},
+        "the calendar stands still (t:1)",
+        "calendar",
+        {"how": "run"},
+    ),
+    (
         "strike_disk",
         {"node": 2, "verb": "fill"},
         "the disk of node 2 is full (t:1)",
@@ -47,6 +54,17 @@ def test_it_is_told_until_it_is_healed(
     assert found.texts() == ([text] if "node" in again else [])
     found.called(heal, again, None, "")
     assert found.texts() == []
+
+
+def test_what_one_call_heals_is_told_together() -> None:
+    found = InForce(str, lambda number: False)
+    for verb in ("fill", "slow"):
+        found.called("strike_disk", {"node": 2, "verb": verb}, None, "")
+    assert found.next_healing() == (
+        ["the disk of 2 is full", "the disk of 2 is slow"],
+        "heal_disk",
+        {"node": 2},
+    )
 
 
 def test_a_fault_that_is_over_and_those_before_the_last_are_not_told() -> None:

@@ -177,6 +177,20 @@ def test_chances_are_drawn_under_a_seed_and_requests_skipped(cluster: Cluster) -
 
 
 @clients
+def test_a_produce_behind_one_that_timed_out_is_written() -> None:
+    """What timed out is there once or twice, as with any client; what was acknowledged is."""
+    settings = {"min.insync.replicas": 3}
+    with Cluster(brokers=3, topics={"orders": 1}, settings=settings) as cluster:
+        topic = cluster.topic("orders")
+        leads = cluster.leader("orders", 0).id
+        with cluster.link(leads, leads % 3 + 1).cut_off(), pytest.raises(ClusterTimeout):
+            topic.produce([b"first"], within="300ms")
+        for value in (b"second", b"third"):
+            ((_, offset),) = topic.produce([value])
+            assert {each.offset: each.value for each in topic.records()}[offset] == value
+
+
+@clients
 def test_wrong_names_are_refused_with_the_right_ones(cluster: Cluster) -> None:
     for strike, said in (
         (lambda: cluster.fail("Prodcue", "NONE"), "no API 'Prodcue': did you mean Produce"),
@@ -186,6 +200,10 @@ def test_wrong_names_are_refused_with_the_right_ones(cluster: Cluster) -> None:
         ),
         (lambda: cluster.silence("Produce", topik="a"), "no filter 'topik': did you mean topic"),
         (lambda: cluster.silence("Produce", partition=1), "partition=1 needs a topic"),
+        (lambda: cluster.silence("Produce", probability=2), "probability is between 0 and 1"),
+        (lambda: cluster.silence("Produce", probability="0.5"), "probability is a number, not"),
+        (lambda: cluster.silence("Produce", broker=9), "there is no broker 9"),
+        (lambda: cluster.topic("orders").records(isolation="committed"), "isolation is read_unco"),
         (lambda: cluster.silence("Produce", times=0), "times is 0: a fault strikes once or more"),
         (
             lambda: cluster.fail("Produce", "NOT_LEADER_OR_FOLLOWER", applied=True),

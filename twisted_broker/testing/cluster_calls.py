@@ -18,6 +18,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
+from twisted.internet.defer import DeferredLock
 from twisted.internet.error import ConnectError, ConnectionClosed
 
 from twisted_broker.consumer.cluster_client import ClientConnection, ClusterClient
@@ -52,6 +53,7 @@ _ADD_PARTITIONS_TO_TXN, _END_TXN = 3, 3
 _PRODUCE_IN_TRANSACTION = 11
 """Partitions are added to the transaction before."""
 _TRANSACTIONS = {"commit": "CompleteCommit", "abort": "CompleteAbort", "open": "Ongoing"}
+_ISOLATIONS = ("read_uncommitted", "read_committed")
 _MINUTE_MS = 60_000
 _PAUSE_MS, _WAIT_MS = 20, 200
 _BATCH_BYTES = 500_000
@@ -136,6 +138,8 @@ class ClusterCalls:
         config = ConsumerConfig({"bootstrap.servers": asked, "client.id": OWN_CLIENT})
         self._client = _OwnClient(runtime, config, brokers, listener)
         self._producer: _Producer | None = None
+        self._appending = DeferredLock()
+        """one batch of that producer at a time: the next one's sequence number follows"""
         self._transactions = 0
         """that were begun"""
         self._next_unkeyed: dict[str, int] = defaultdict(int)
@@ -340,18 +344,18 @@ class ClusterCalls:
         for index, partition in enumerate(where):
             placed[partition].append(index)
         found = [(-1, -1)] * len(records)
-        if transaction is None:
-            producer = self._producer = self._producer or await self._made_producer(None, within)
-        else:
-            producer = await self._begun(topic, [*placed], within)
+        producer = None if transaction is None else await self._begun(topic, [*placed], within)
         for partition, indexes in placed.items():
             for part in _parts(records, indexes):
                 name = TopicPartition(topic, partition)
                 written = [records[index] for index in part]
-                first = await self._append(producer, name, written, within)
+                if producer is None:
+                    first = await self._append_alone(name, written, within)
+                else:
+                    first = await self._append(producer, name, written, within)
                 for delta, index in enumerate(part):
                     found[index] = (partition, first + delta)
-        if transaction in ("commit", "abort"):
+        if producer is not None and transaction != "open":
             await self._end(producer, transaction == "commit", within)
         return found
 
@@ -407,6 +411,22 @@ class ClusterCalls:
             return (murmur2(key) & 0x7FFFFFFF) % count
         self._next_unkeyed[topic] += 1
         return (self._next_unkeyed[topic] - 1) % count
+
+    async def _append_alone(
+        self, name: TopicPartition, records: list[dict[str, Any]], within: float
+    ) -> int:
+        """As part of no transaction; the offset of the first."""
+        await self._appending.acquire()
+        producer, self._producer = self._producer, None
+        try:
+            producer = producer or await self._made_producer(None, within)
+            first = await self._append(producer, name, records, within)
+            # Of a batch that failed nobody knows whether it was written: its producer, whose next
+            # sequence number is not known either, is not used again.
+            self._producer = producer
+            return first
+        finally:
+            self._appending.release()
 
     async def _append(
         self,
@@ -480,6 +500,8 @@ class ClusterCalls:
         """Of all partitions, in order of partition and offset: those that are there, or `at_least`
         as many, which it waits for.
         """
+        if isolation not in _ISOLATIONS:
+            raise CallFailed(f"isolation is {' or '.join(_ISOLATIONS)}, not {isolation!r}")
         committed_only = isolation == "read_committed"
         deadline = self._runtime.clock.seconds() + within
         count = await self.make_topic(topic, within=within)

@@ -2,7 +2,8 @@
 
 Owns `InForce`; `STRIKES`, the calls that strike; `line_of_test`, which a strike is sent with.
 
-Bounded: one for each machine and way of being struck, link, disk and fault of requests; what is
+Bounded: one for each machine and way of being struck, link, disk and fault of requests, and the
+calendar; what is
 told of them by `MOST`.
 
 Source: our own. Not here: what they do (`running_cluster.py`).
@@ -29,7 +30,7 @@ _LINKS = {"cut_link": "is cut", "delay_link": "is slow", "narrow_link": "is narr
 _DISKS = {"fail": "fails", "fill": "is full", "slow": "is slow", "stall": "stalls"}
 _HEALS = {"fence": "unfence", "freeze": "thaw", "go_stale": "catch_up", "skew_clock": "skew_clock"}
 _LAST = (
-    *("lift_fault", "skew_clock", "heal_link", "heal_disk"),
+    *("lift_fault", "calendar", "skew_clock", "heal_link", "heal_disk"),
     *("thaw", "unfence", "catch_up", "restart_broker"),
 )
 _HEALED = {
@@ -41,6 +42,7 @@ _HEALED = {
 STRIKES = {
     *_MACHINES,
     *_LINKS,
+    "calendar",
     "drop_connections",
     "restart_broker",
     "strike_disk",
@@ -108,6 +110,10 @@ class InForce:
         elif name == "heal_disk":
             for verb in _DISKS:
                 found.pop(("disk", given["node"], verb), None)
+        elif name == "calendar":
+            found.pop((name,), None)
+            if given["how"] == "fix":
+                found[name,] = f"the calendar stands still{at}", name, {"how": "run"}
         elif name == "strike_requests":
             api = given.get("api") or "all requests"
             names = api if isinstance(api, str) else ", ".join(api)
@@ -126,6 +132,13 @@ class InForce:
         """A sentence each, the last ones."""
         return [text for text, _, _ in self._left()[-MOST:]]
 
-    def next_healing(self) -> tuple[str, str, dict[str, Any]] | None:
-        """A sentence, and the call that heals it. A machine that comes back needs its links."""
-        return min(self._left(), key=lambda each: _LAST.index(each[1]), default=None)
+    def next_healing(self) -> tuple[list[str], str, dict[str, Any]] | None:
+        """A sentence for each that it heals, and the call. A machine that comes back needs its
+        links.
+        """
+        left = self._left()
+        if not left:
+            return None
+        _, name, arguments = min(left, key=lambda each: _LAST.index(each[1]))
+        texts = [each[0] for each in left if each[1:] == (name, arguments)]
+        return texts, name, arguments

@@ -73,6 +73,14 @@ class Rule:
             raise ValueError(f"after the work no broker answers {error}, but one of {right}")
         if partition is not None and topic is None:
             raise ValueError(f"partition={partition} needs a topic")
+        for name, value in (
+            *(("times", times), ("skip", skip), ("the delay", seconds)),
+            *(("probability", probability), ("seed", seed)),
+        ):
+            if value is not None and not isinstance(value, int | float):
+                raise ValueError(f"{name} is a number, not {value!r}")
+        if not 0 <= probability <= 1:
+            raise ValueError(f"probability is between 0 and 1, not {probability}")
         for name, value in (("times", times), ("skip", skip), ("the delay", seconds)):
             if value is not None and value < (1 if name == "times" else 0):
                 raise ValueError(f"{name} is {value}: a fault strikes once or more, and later")

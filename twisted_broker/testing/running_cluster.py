@@ -770,6 +770,8 @@ class RunningCluster:
 
     async def strike_requests(self, action: str, api: Any = None, **how: Any) -> int:
         """The number of the fault. Raises CallFailed."""
+        if how.get("broker") is not None:
+            self._broker(how["broker"])
         try:
             return self._rules.add(action, api, **how)
         except ValueError as error:
@@ -801,8 +803,8 @@ class RunningCluster:
         """
         found: list[str] = []
         while (healing := self._in_force.next_healing()) is not None:
-            text, name, arguments = healing
-            found.append(text)
+            texts, name, arguments = healing
+            found.extend(texts)
             await self.call(name, dict(arguments))
         return found
 

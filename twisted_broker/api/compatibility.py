@@ -172,7 +172,8 @@ BEHAVIOUR = """
   that was made before them has them after `kafka-features upgrade --feature share.version=1`. DescribeShareGroupOffsets answers about a partition
   that there is not with UNKNOWN_TOPIC_OR_PARTITION; Kafka never answers. AlterShareGroupOffsets that cannot reach the share coordinator for some
   partitions changes the others; Kafka changes none. The share coordinator answers COORDINATOR_LOAD_IN_PROGRESS until all that it has read is committed; Kafka serves it before. What is kept of a topic that is deleted while a
-  partition of `__share_group_state` has no leader goes when one takes over; Kafka keeps it. An unknown topic id in ShareFetch is an error of its partition;
+  partition of `__share_group_state` has no leader goes when one takes over; Kafka keeps it. InitializeShareGroupState
+  without a start offset, of the epoch that the state has, is an earlier try and changes nothing; Kafka forgets by it what was accepted since. An unknown topic id in ShareFetch is an error of its partition;
   Kafka fails the whole request. A partition without another leader to name carries the leader -1, not 0. The start offset passes offsets that the log
   does not have, also where what was persisted has a hole; Kafka's may stand still there. A member whose connection is lost while its fetch waits acquires
   nothing more.

@@ -212,6 +212,16 @@ def test_initializing_begins_anew():
     assert isinstance(key, ShareSnapshotKey)
 
 
+def test_initializing_twice_forgets_nothing():
+    """The first try arrives behind one that was made later and answered (seed 447959)."""
+    run = ShareRun()
+    run.initialize(state_epoch=2)
+    accepted = batches((0, 2, DONE, 1))
+    run.write(2, 0, 0, 3, accepted)
+    assert run.initialize(state_epoch=2) is None
+    assert run.read()[1] == ReadState(2, 0, accepted)
+
+
 @pytest.mark.parametrize(
     "key", [SharePartitionKey("g", TA, 9), SharePartitionKey("g", b"?" * 16, 0)]
 )
@@ -338,7 +348,7 @@ def test_what_the_oldest_snapshot_holds_is_needed():
     run.write(1, 0, 0)
     run.write(1, 0, 1)
     assert run.state.first_needed_offset() == 1
-    run.initialize(key=OTHER)
+    run.initialize(2, key=OTHER)
     assert run.state.first_needed_offset() == 3
     run.delete()
     assert run.state.first_needed_offset() == 4

@@ -169,13 +169,17 @@ class ShareState:
         start_offset: int,
         image: MetadataImage,
         wall_ms: int,
-    ) -> StoredRecord:
-        """Begins anew. Raises BrokerError."""
+    ) -> StoredRecord | None:
+        """Begins anew; None: it has begun. Raises BrokerError."""
         _check_partition(key)
         known = self.partitions.get(key)
         if known is not None and NO_EPOCH != state_epoch < known.state_epoch:
             raise BrokerError(ErrorCode.FENCED_STATE_EPOCH)
         _check_exists(key, image)
+        if known is not None and NO_EPOCH != state_epoch == known.state_epoch and start_offset < 0:
+            # A try of a group coordinator that asked again meanwhile: members may have accepted
+            # records since. Kafka forgets them (seed 447959).
+            return None
         return snapshot_record(
             key,
             ShareSnapshotValue(

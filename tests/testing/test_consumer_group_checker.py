@@ -107,6 +107,17 @@ def test_whoever_is_there_though_its_session_should_be_over_has_what_it_had() ->
     assert "while a had it" in checked.beat("a", 9, listed=(T0,))
 
 
+def test_one_that_joins_again_may_find_another_group() -> None:
+    """It was removed, and the group was empty; until then its epoch does not go back."""
+    checked = Checked(session_seconds=2.0)
+    checked.beat("a", 7, T0, joins=True)
+    assert "is told epoch 6 after 7" in checked.beat("a", 6)
+    checked = Checked(session_seconds=2.0)
+    checked.beat("a", 7, T0, joins=True)
+    checked.sim.now = 4.0
+    assert not checked.beat("a", 2, joins=True)
+
+
 def test_one_that_left_is_not_in_the_group() -> None:
     checked = Checked(session_seconds=2.0)
     checked.beat("a", 7, T0, joins=True)

@@ -425,7 +425,8 @@ def test_a_leader_short_of_descriptors_for_its_own_batch_fails(
         controller = quorum.controller(node)
         assert controller is not None
         short[node] = controller.log
-    real, failed = Log.append_as_follower, []
+    real = Log.append_as_follower
+    failed: list[Log] = []
 
     def append(self: Log, *of: Any) -> Any:
         if not failed and any(self is each.log for each in short.values()):

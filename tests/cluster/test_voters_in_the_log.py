@@ -319,7 +319,8 @@ def test_who_is_left_alone_short_of_descriptors_has_no_hole_in_its_log(
     assert leader is not None
     other = 3 - leader
     log = quorum.of(other).log
-    real, failed = Log.append_as_follower, []
+    real = Log.append_as_follower
+    failed: list[Log] = []
 
     def append(self: Log, *of: Any) -> Any:
         if self is log.log and log.is_alone and not failed:

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -262,6 +263,15 @@ def session_of(tmp_path: Path, out: io.StringIO, again: bool = False, named=None
 
 
 @pytest.mark.clients
+@pytest.fixture
+def _interruptible() -> Iterator[None]:
+    """Python's own: a reactor that ran in this process before has left another one."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_interruptible")
 def test_a_run_that_was_stopped_goes_on(tmp_path: Path) -> None:
     """Ctrl-C in the middle of the tests, then of the seeds; a mutant is not tried twice."""
     tried = tmp_path / "tried"

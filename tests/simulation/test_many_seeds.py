@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -61,6 +61,15 @@ def test_a_seed_that_ends_its_process_has_failed() -> None:
     assert out.getvalue() == "seed 30\n  FAILED: the process ended with status -9\n"
 
 
+@pytest.fixture
+def _interruptible() -> Iterator[None]:
+    """Python's own: a reactor that ran in this process before has left another one."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_interruptible")
 def test_a_run_that_was_stopped_goes_on(tmp_path: Path) -> None:
     """Ctrl-C in the middle: what was finished is not run again; all of them are counted."""
     ran, state = tmp_path / "ran", tmp_path / "state"

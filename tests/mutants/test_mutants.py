@@ -83,6 +83,14 @@ def found_in(source: str) -> dict[Key, Mutant]:
     }
 
 
+@pytest.fixture
+def _interruptible() -> Iterator[None]:
+    """Python's own: a reactor that ran in this process before has left another one."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def test_annotations_and_imports_for_types_are_not_mutated() -> None:
     assert {(key.scope, key.code) for key in found_in(SOURCE)} == {
         ("", "LIMIT: int | None = 3"),
@@ -263,14 +271,6 @@ def session_of(tmp_path: Path, out: io.StringIO, again: bool = False, named=None
 
 
 @pytest.mark.clients
-@pytest.fixture
-def _interruptible() -> Iterator[None]:
-    """Python's own: a reactor that ran in this process before has left another one."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.usefixtures("_interruptible")
 def test_a_run_that_was_stopped_goes_on(tmp_path: Path) -> None:
     """Ctrl-C in the middle of the tests, then of the seeds; a mutant is not tried twice."""

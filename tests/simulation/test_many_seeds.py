@@ -42,6 +42,14 @@ def many(out: io.StringIO, directory: Path | None, run=run_seed, jobs: int = 2) 
     return ManySeeds(run, replay, out, directory, jobs)
 
 
+@pytest.fixture
+def _interruptible() -> Iterator[None]:
+    """Python's own: a reactor that ran in this process before has left another one."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def test_counts_of_all_seeds_are_added_up() -> None:
     out = io.StringIO()
     seeds = many(out, None)
@@ -59,14 +67,6 @@ def test_a_seed_that_ends_its_process_has_failed() -> None:
     assert seeds.run(range(28, 33), {}, quiet=True)
     assert seeds.failed == [30]
     assert out.getvalue() == "seed 30\n  FAILED: the process ended with status -9\n"
-
-
-@pytest.fixture
-def _interruptible() -> Iterator[None]:
-    """Python's own: a reactor that ran in this process before has left another one."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.usefixtures("_interruptible")

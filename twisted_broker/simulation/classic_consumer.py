@@ -13,27 +13,18 @@ Not here: what must hold (`simulation/checks/consumer_groups.py`), joining by he
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 from twisted_broker.consumer.rebalance import (
     assign_round_robin,
     assigned_partitions,
     assignment_bytes,
     subscription_bytes,
 )
-from twisted_broker.interfaces import Runtime, TopicPartition
-from twisted_broker.simulation.checks.consumer_groups import ConsumerGroupChecker, Floor
-from twisted_broker.simulation.client import Address
-from twisted_broker.simulation.client_notes import Notes
-from twisted_broker.simulation.consumer_member import ConsumerMember
+from twisted_broker.simulation.consumer_member import CheckedMember, ConsumerMember
 from twisted_broker.simulation.member import SESSION_MS, Member
 from twisted_broker.wire.errors import ErrorCode, error_of
 from twisted_broker.wire.messages import groups
 
 MIXED_GROUP = "g2"
-_TYPE, _PROTOCOL = "consumer", "roundrobin"
-_REBALANCE_MS = 4_000
 _AWAY_CHANCE, _STALL_CHANCE = 0.06, 0.04
 
 
@@ -57,23 +48,11 @@ class MixedMember(ConsumerMember):
         await super()._work()
 
 
-class ClassicConsumer(Member):
+class ClassicConsumer(CheckedMember):
     """See the module's card."""
 
     group = MIXED_GROUP
-
-    def __init__(
-        self,
-        runtime: Runtime,
-        name: str,
-        brokers: Sequence[Address],
-        notes: Notes,
-        places: Sequence[TopicPartition],
-        checker: ConsumerGroupChecker,
-    ) -> None:
-        super().__init__(runtime, name, brokers, notes, places)
-        self.facts = self._checker = checker
-        self._names = sorted({place.topic for place in places})
+    _protocol_type, _protocol = "consumer", "roundrobin"
 
     def _refused(self, code: ErrorCode) -> None:
         member_id = self._member_id
@@ -86,54 +65,13 @@ class ClassicConsumer(Member):
         asked = self._coordinator, self.notes.coordinator_of(self.group)
         self.owned = {}
         self._checker.sent(self._member_id, frozenset())
-        request = groups.JoinGroupRequest(
-            group_id=self.group,
-            session_timeout_ms=SESSION_MS,
-            rebalance_timeout_ms=_REBALANCE_MS,
-            member_id=self._member_id,
-            protocol_type=_TYPE,
-            protocols=[
-                groups.JoinGroupRequestProtocol(
-                    name=_PROTOCOL, metadata=subscription_bytes(self._names)
-                )
-            ],
-        )
-        answer = await self._send_to_coordinator(request, 7)
-        if answer is None:
+        joined = await self._ask_to_join(subscription_bytes(self._names))
+        assignment = None if joined is None else await self._synchronize(joined)
+        if joined is None or assignment is None:
             return
-        code = error_of(answer.error_code)
-        if code is ErrorCode.MEMBER_ID_REQUIRED:
-            self._member_id = answer.member_id
-        elif code is not ErrorCode.NONE:
-            self._refused(code)
-        else:
-            self._member_id = answer.member_id
-            await self._synchronize(answer, floor, *asked)
-
-    async def _synchronize(
-        self,
-        joined: groups.JoinGroupResponse,
-        floor: Floor,
-        address: Address | None,
-        coordinator: tuple[str, int] | None,
-    ) -> None:
-        request = groups.SyncGroupRequest(
-            group_id=self.group,
-            generation_id=joined.generation_id,
-            member_id=self._member_id,
-            protocol_type=_TYPE,
-            protocol_name=_PROTOCOL,
-            assignments=self._shares(joined) if joined.leader == self._member_id else [],
-        )
-        answer = await self._send_to_coordinator(request, 5)
-        if answer is None:
-            return
-        if answer.error_code:
-            self._refused(error_of(answer.error_code))
-            return
-        if not self._is_still(address, coordinator):
+        if not self._is_still(*asked):
             floor = floor._replace(epochs={})
-        given = assigned_partitions(bytes(answer.assignment))
+        given = assigned_partitions(assignment)
         self._checker.answered(
             self._member_id, joined.generation_id, floor, frozenset(given), frozenset()
         )
@@ -141,11 +79,11 @@ class ClassicConsumer(Member):
             self.notes.reached("classic generation of a mixed group")
         else:
             self.notes.reached("classic member in a consumer group")
-        found = await self._fetch_committed(given)
-        if found is not None:
-            self._generation, self.owned = joined.generation_id, found
+        await self._begin(joined.generation_id, given)
 
-    def _shares(self, joined: Any) -> list[groups.SyncGroupRequestAssignment]:
+    def _assignments(
+        self, joined: groups.JoinGroupResponse
+    ) -> list[groups.SyncGroupRequestAssignment]:
         numbers = {
             name: [place.partition for place in self.places if place.topic == name]
             for name in self._names
@@ -158,11 +96,7 @@ class ClassicConsumer(Member):
 
     async def _leave(self) -> None:
         self._checker.fenced(self._member_id)
-        member = groups.MemberIdentity(member_id=self._member_id)
-        await self._send_to_coordinator(
-            groups.LeaveGroupRequest(group_id=self.group, members=[member]), 4
-        )
-        self.owned, self._generation, self._member_id = {}, -1, ""
+        await super()._leave()
 
     async def _work(self) -> None:
         comes_and_goes(self)

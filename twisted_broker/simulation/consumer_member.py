@@ -1,8 +1,8 @@
 """A member of a consumer group by the protocol of KIP-848: one heartbeat says what it owns, and is
 answered with what it shall own.
 
-Owns `ConsumerMember`, a client that obeys: what an answer leaves out it gives up before its next
-heartbeat; every heartbeat is full, so that a lost answer is made good by the next one.
+Owns `CheckedMember`; `ConsumerMember`, a client that obeys: what an answer leaves out it gives up
+before its next heartbeat; every heartbeat is full, so that a lost answer is made good by the next.
 
 Not here: static members, patterns; what is done to it from outside, and what it commits
 (`simulation/member.py`); what must hold (`simulation/checks/consumer_groups.py`).
@@ -17,22 +17,17 @@ from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.simulation.checks.consumer_groups import ConsumerGroupChecker
 from twisted_broker.simulation.client import Address
 from twisted_broker.simulation.client_notes import Notes
-from twisted_broker.simulation.member import Member
+from twisted_broker.simulation.member import OVER, Member
 from twisted_broker.wire.errors import ErrorCode, error_of
 from twisted_broker.wire.messages import groups, offsets
 
 CONSUMER_GROUP = "g1"
 _REBALANCE_MS = 4_000
 _JOIN, _LEAVE = 0, -1
-_OVER = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID})
 
 
-class ConsumerMember(Member):
-    """Of `CONSUMER_GROUP`; its generation is its member epoch."""
-
-    group = CONSUMER_GROUP
-    _version = 1
-    _commit_version = 9
+class CheckedMember(Member):
+    """What it is told and owns, its group's checker hears of."""
 
     def __init__(
         self,
@@ -47,6 +42,14 @@ class ConsumerMember(Member):
         self.facts = self._checker = checker
         self._names = sorted({place.topic for place in places})
 
+
+class ConsumerMember(CheckedMember):
+    """Of `CONSUMER_GROUP`; its generation is its member epoch."""
+
+    group = CONSUMER_GROUP
+    _version = 1
+    _commit_version = 9
+
     def _refused(self, code: ErrorCode) -> None:
         if code is ErrorCode.STALE_MEMBER_EPOCH:  # the next heartbeat tells its epoch
             self.notes.refused("consumer group", code.name)
@@ -55,7 +58,7 @@ class ConsumerMember(Member):
         super()._refused(code)
         if self._generation < 0:
             self._checker.fenced(member_id)
-            if code in _OVER:
+            if code in OVER:
                 self._member_id = member_id  # as Java's client, which comes back under its id
 
     # membership

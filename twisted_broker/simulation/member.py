@@ -25,7 +25,6 @@ from twisted_broker.wire.errors import ErrorCode, error_of
 from twisted_broker.wire.messages import groups, offsets
 
 GROUP = "g0"
-_PROTOCOL = "round robin"
 SESSION_MS, _REBALANCE_MS = 2_000, 4_000
 _COORDINATOR_ERRORS = frozenset(
     {
@@ -34,6 +33,8 @@ _COORDINATOR_ERRORS = frozenset(
         ErrorCode.REQUEST_TIMED_OUT,
     }
 )
+# Its membership, by a protocol of heartbeats.
+OVER = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID})
 _PATIENT_ERRORS = frozenset({ErrorCode.COORDINATOR_LOAD_IN_PROGRESS})
 _LEAVE_CHANCE = 0.02
 _FETCH_CHANCE = 0.1
@@ -45,6 +46,7 @@ class Member(Client):
     """
 
     group = GROUP
+    _protocol_type, _protocol = "sim", "round robin"
     _commit_version = 8
 
     def __init__(
@@ -160,55 +162,59 @@ class Member(Client):
     async def _join(self) -> None:
         floor = self.notes.generation_floor()
         asked = self._coordinator, self.notes.coordinator_of(self.group)
+        joined = await self._ask_to_join(b"")
+        assignment = None if joined is None else await self._synchronize(joined)
+        if joined is None or assignment is None:
+            return
+        if not self._is_still(*asked):
+            floor = 0
+        given = [self.places[int(row)] for row in assignment.decode().split()]
+        self.notes.assigned(self._member_id, joined.generation_id, floor, given)
+        await self._begin(joined.generation_id, given)
+
+    async def _ask_to_join(self, subscription: bytes) -> groups.JoinGroupResponse | None:
+        """The answer; None: it is not in the group."""
         request = groups.JoinGroupRequest(
-            group_id=GROUP,
+            group_id=self.group,
             session_timeout_ms=SESSION_MS,
             rebalance_timeout_ms=_REBALANCE_MS,
             member_id=self._member_id,
-            protocol_type="sim",
-            protocols=[groups.JoinGroupRequestProtocol(name=_PROTOCOL, metadata=b"")],
+            protocol_type=self._protocol_type,
+            protocols=[groups.JoinGroupRequestProtocol(name=self._protocol, metadata=subscription)],
         )
         answer = await self._send_to_coordinator(request, 7)
         if answer is None:
-            return
+            return None
         code = error_of(answer.error_code)
-        if code is ErrorCode.MEMBER_ID_REQUIRED:
-            self._member_id = answer.member_id
-        elif code is not ErrorCode.NONE:
+        if code not in (ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED):
             self._refused(code)
-        else:
-            self._member_id = answer.member_id
-            await self._sync(answer, floor, *asked)
+            return None
+        self._member_id = answer.member_id
+        return answer if code is ErrorCode.NONE else None
 
-    async def _sync(
-        self,
-        joined: groups.JoinGroupResponse,
-        floor: int,
-        address: Address | None,
-        coordinator: tuple[str, int] | None,
-    ) -> None:
-        """`address` was asked to join when this was the coordinator."""
+    async def _synchronize(self, joined: groups.JoinGroupResponse) -> bytes | None:
+        """Its assignment; None: it has none."""
         request = groups.SyncGroupRequest(
-            group_id=GROUP,
+            group_id=self.group,
             generation_id=joined.generation_id,
             member_id=self._member_id,
-            protocol_type="sim",
-            protocol_name=_PROTOCOL,
+            protocol_type=self._protocol_type,
+            protocol_name=self._protocol,
             assignments=self._assignments(joined) if joined.leader == self._member_id else [],
         )
         answer = await self._send_to_coordinator(request, 5)
         if answer is None:
-            return
+            return None
         if answer.error_code:
             self._refused(error_of(answer.error_code))
-            return
-        if not self._is_still(address, coordinator):
-            floor = 0
-        given = [self.places[int(row)] for row in bytes(answer.assignment).decode().split()]
-        self.notes.assigned(self._member_id, joined.generation_id, floor, given)
+            return None
+        return bytes(answer.assignment)
+
+    async def _begin(self, generation: int, given: Sequence[TopicPartition]) -> None:
+        """Goes on from what was committed last."""
         found = await self._fetch_committed(given)
         if found is not None:
-            self._generation, self.owned = joined.generation_id, found
+            self._generation, self.owned = generation, found
 
     def _is_still(self, address: Address | None, coordinator: tuple[str, int] | None) -> bool:
         """Whether who was asked was the coordinator, and is: whoever does not know yet that another
@@ -234,7 +240,7 @@ class Member(Client):
     async def _leave(self) -> None:
         member = groups.MemberIdentity(member_id=self._member_id)
         await self._send_to_coordinator(
-            groups.LeaveGroupRequest(group_id=GROUP, members=[member]), 4
+            groups.LeaveGroupRequest(group_id=self.group, members=[member]), 4
         )
         self.owned, self._generation, self._member_id = {}, -1, ""
 
@@ -242,7 +248,7 @@ class Member(Client):
 
     async def _work(self) -> None:
         request = groups.HeartbeatRequest(
-            group_id=GROUP, generation_id=self._generation, member_id=self._member_id
+            group_id=self.group, generation_id=self._generation, member_id=self._member_id
         )
         answer = await self._send_to_coordinator(request, 4)
         if answer is None:

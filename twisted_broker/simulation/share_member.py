@@ -22,7 +22,7 @@ from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.simulation.checks.share_groups import SHARE_GROUP, Asked, ShareGroupChecker
 from twisted_broker.simulation.client import Address
 from twisted_broker.simulation.client_notes import Notes
-from twisted_broker.simulation.member import Member
+from twisted_broker.simulation.member import OVER, Member
 from twisted_broker.wire.errors import ErrorCode, error_of
 from twisted_broker.wire.messages import configs, share_fetch, share_groups
 from twisted_broker.wire.records import iterate_batches
@@ -34,7 +34,6 @@ _OPEN, _CLOSE = 0, -1
 _GROUP_RESOURCE = 32
 _CHANCES = {None: 30, ACCEPT: 45, RELEASE: 10, REJECT: 5, RENEW: 10}
 _THEFT_CHANCE, _CLOSE_CHANCE, _STALL_CHANCE, _CRASH_CHANCE = 0.08, 0.03, 0.03, 0.02
-_OVER = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID})
 
 
 class Chunk(NamedTuple):
@@ -131,7 +130,7 @@ class ShareMember(Member):
             self._refused(code)
             if self._generation < 0:
                 self._checker.fenced(member_id)
-                if code in _OVER:
+                if code in OVER:
                     self._member_id = member_id
             return
         self._checker.beaten(member_id, answer.member_epoch, floor if self._is_still(*asked) else 0)
